@@ -1,0 +1,36 @@
+"""Named random streams: no key is stored, split or passed on anywhere.
+
+Each use of randomness names its stream and its place in logical time. So a
+resumed run needs no key, and a new stream does not disturb the others.
+"""
+
+import zlib
+
+import jax
+
+from replay_rl import base
+
+
+def stream_key(
+  seed: base.Array | int, stream: str, *indices: base.Array | int
+) -> base.Array:
+  """Returns the key of one named use of randomness.
+
+  Args:
+    seed: `[]` integer, the seed of the run.
+    stream: name of the use, such as 'generate'. Distinct names give
+      independent keys.
+    *indices: `[]` integers, the place in logical time, such as the iteration.
+
+  Returns:
+    `[]` typed key. Consume it once.
+  """
+  rng_key = jax.random.fold_in(jax.random.key(seed), _stable_hash(stream))
+  for index in indices:
+    rng_key = jax.random.fold_in(rng_key, index)
+  return rng_key
+
+
+def _stable_hash(name: str) -> int:
+  # Python's hash() of a string changes from process to process.
+  return zlib.crc32(name.encode())

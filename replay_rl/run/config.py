@@ -1,0 +1,361 @@
+"""The configuration of a run, its checks, and its strings made functions.
+
+Every setting of a run is a field here or in a file of `configs/`; nothing else
+has defaults. A choice is written as the call it stands for, such as
+`recency(half_life=8) * max_age(limit=16)`, and any public function of the
+module named beside the field can be chosen: to add a method, write it.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import optax
+
+from replay_rl import base
+from replay_rl.lm import model
+from replay_rl.replay import compose
+from replay_rl.replay import sampling
+from replay_rl.rl import advantages
+from replay_rl.rl import losses
+from replay_rl.run import calls
+from replay_rl.run import iteration
+from replay_rl.tasks import addition
+from replay_rl.tasks import countdown
+
+
+@dataclasses.dataclass
+class Task:
+  """Where prompts and rewards come from."""
+
+  make: str  # A call of `make` in tasks.addition or tasks.countdown.
+
+
+@dataclasses.dataclass
+class Model:
+  """Shape of the decoder-only transformer."""
+
+  d_model: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  d_ff: int
+  rope_theta: float
+  norm_eps: float
+  qk_norm: bool  # RMSNorm on queries and keys, as in Qwen3.
+  qkv_bias: bool  # As in Qwen2.5.
+  tied_embeddings: bool
+
+
+@dataclasses.dataclass
+class WarmStart:
+  """Supervised imitation of the task's teacher, before any reward."""
+
+  num_steps: int  # 0 starts from random weights.
+  batch_size: int  # Rows per step.
+  learning_rate: float  # Peak; decays to 0 along a cosine.
+  seed: int  # All seeds of a run start from the same weights.
+
+
+@dataclasses.dataclass
+class Sampler:
+  """Generation."""
+
+  num_prompts: int  # Prompts per iteration.
+  group_size: int  # Rollouts per prompt.
+  temperature: float
+  top_k: int | None  # None: no truncation.
+  top_p: float | None  # None: no truncation.
+  weight_lag: int  # Learner steps by which the sampler's weights trail.
+
+
+@dataclasses.dataclass
+class Replay:
+  """What is remembered and what is learned from again."""
+
+  capacity: int  # Rollouts, this iteration's included.
+  batch_size: int  # Rollouts per update; fresh_only, fresh_anchored set theirs.
+  updates_per_iteration: int
+  compose: str  # A function of replay.compose.
+  weights: str  # Product of functions of replay.rules.
+  draw: str  # A function of replay.sampling.
+  keep: str  # 'ring', or a product of functions of replay.rules.
+  drop_zero_variance: bool  # Drop groups whose rewards are all equal.
+
+
+@dataclasses.dataclass
+class Loss:
+  """What an update minimises."""
+
+  advantage: str  # A function of rl.advantages.
+  policy: str  # A loss of rl.losses.
+  normalizer: str  # A normalizer of rl.losses.
+
+
+@dataclasses.dataclass
+class Optimizer:
+  """Adam with decoupled weight decay."""
+
+  learning_rate: float  # Constant after the warm-up.
+  warmup_steps: int  # Linear, in updates. A cold Adam dips the reward.
+  b1: float
+  b2: float
+  eps: float
+  weight_decay: float
+  max_grad_norm: float  # Global norm the gradient is scaled down to.
+  num_microbatches: int  # Splits an update's rows; the gradient is the same.
+
+
+@dataclasses.dataclass
+class Evaluation:
+  """Evaluation on prompts of a stream of their own."""
+
+  every: int  # Iterations; 0 never evaluates.
+  num_prompts: int
+  num_samples: int  # Samples per prompt at temperature 1, for pass@k.
+
+
+@dataclasses.dataclass
+class Logging:
+  """What is written while a run goes on."""
+
+  histogram_bins: int  # The last bin also counts all that is larger.
+  tensorboard: bool  # Also write TensorBoard files.
+
+
+@dataclasses.dataclass
+class Checkpoint:
+  """When the run is saved."""
+
+  every: int  # Iterations.
+  keep: int  # Newest checkpoints that are not deleted.
+
+
+@dataclasses.dataclass
+class Mesh:
+  """Devices. One size may be -1: all devices that are left."""
+
+  shape: dict[str, int]  # Sizes of the axes data, fsdp and tensor.
+
+
+@dataclasses.dataclass
+class Config:
+  """A run. The fields' comments give units; `configs/` gives values."""
+
+  name: str  # Of the arm, in tables and figures.
+  seed: int  # Seeds seed, seed + 1, ... are trained side by side.
+  num_seeds: int
+  num_iterations: int
+  mu: float  # Cost of generating a rollout in units of training on one.
+  cache_dir: str  # Warm starts and compiled programs.
+  task: Task
+  model: Model
+  warm_start: WarmStart
+  sampler: Sampler
+  replay: Replay
+  loss: Loss
+  optimizer: Optimizer
+  evaluation: Evaluation
+  logging: Logging
+  checkpoint: Checkpoint
+  mesh: Mesh
+
+
+# Smallest allowed value of each number; the functions that a choice names
+# check their own constants.
+_MINIMA = {
+  'seed': 0,
+  'num_seeds': 1,
+  'num_iterations': 1,
+  'mu': 0,
+  'warm_start.num_steps': 0,
+  'warm_start.batch_size': 1,
+  'warm_start.learning_rate': 0,
+  'warm_start.seed': 0,
+  'sampler.num_prompts': 1,
+  'sampler.group_size': 1,
+  'sampler.temperature': 0,
+  'sampler.weight_lag': 0,
+  'replay.capacity': 1,
+  'replay.batch_size': 1,
+  'replay.updates_per_iteration': 1,
+  'optimizer.learning_rate': 0,
+  'optimizer.warmup_steps': 0,
+  'optimizer.b1': 0,
+  'optimizer.b2': 0,
+  'optimizer.eps': 0,
+  'optimizer.weight_decay': 0,
+  'optimizer.max_grad_norm': 0,
+  'optimizer.num_microbatches': 1,
+  'evaluation.every': 0,
+  'evaluation.num_prompts': 1,
+  'evaluation.num_samples': 1,
+  'logging.histogram_bins': 1,
+  'checkpoint.every': 1,
+  'checkpoint.keep': 1,
+}
+
+
+def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
+  """Returns `{'replay.capacity': 1024, ...}`, one entry per field."""
+  fields = {}
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(value):
+      fields |= flatten(value, f'{prefix}{field.name}.')
+    else:
+      fields[prefix + field.name] = value
+  return fields
+
+
+def validate(config: Config) -> None:
+  """Raises ValueError that names the first field, value and what is allowed."""
+  _check_types(config)
+  values = flatten(config)
+  for name, minimum in _MINIMA.items():
+    if not values[name] >= minimum:  # Written so that NaN fails too.
+      raise ValueError(f'{name} = {values[name]}: must be at least {minimum}')
+  rows = config.sampler.num_prompts * config.sampler.group_size
+  replay = config.replay
+  if replay.capacity < max(rows, replay.batch_size):
+    raise ValueError(
+      f'replay.capacity = {replay.capacity}: must be at least '
+      f'replay.batch_size = {replay.batch_size} and the {rows} rollouts of an '
+      'iteration (sampler.num_prompts x sampler.group_size)'
+    )
+  if config.sampler.group_size < 2:
+    raise ValueError(
+      f'sampler.group_size = {config.sampler.group_size}: must be at least 2, '
+      f'since the baseline of loss.advantage = {config.loss.advantage!r} is '
+      'the mean of the group'
+    )
+  if config.sampler.temperature == 0:
+    raise ValueError(
+      'sampler.temperature = 0: must be positive, since greedy rollouts have '
+      'no log-probabilities to learn from'
+    )
+  if config.sampler.weight_lag % replay.updates_per_iteration:
+    raise ValueError(
+      f'sampler.weight_lag = {config.sampler.weight_lag}: must be a multiple '
+      f'of replay.updates_per_iteration = {replay.updates_per_iteration}'
+    )
+
+
+def build(
+  config: Config, *, weight_rule: base.SlotRule | None = None
+) -> iteration.Parts:
+  """Returns the functions and sizes of a run: here strings become functions.
+
+  Args:
+    config: what to build.
+    weight_rule: a rule to sample by instead of `config.replay.weights`, for a
+      rule that is not (yet) in `replay/rules.py`.
+
+  Raises:
+    ValueError: a field has a value that is not allowed.
+  """
+  validate(config)
+  task = calls.choose('task.make', config.task.make, _TASKS)()
+  transformer = model.TransformerConfig(
+    vocab_size=task.vocab_size,
+    max_context=task.prompt_length + task.max_new_tokens,
+    **dataclasses.asdict(config.model),
+  )
+  replay = config.replay
+  rows = config.sampler.num_prompts * config.sampler.group_size
+  compose_fn = _compose(
+    replay,
+    weight_rule or calls.product('replay.weights', replay.weights),
+  )
+  keep_rule = None
+  if replay.keep != 'ring':
+    keep_rule = calls.product(
+      'replay.keep', replay.keep, {'num_incoming': rows}
+    )
+  return iteration.Parts(
+    task=task,
+    transformer=transformer,
+    optimizer=optimizer(config.optimizer),
+    advantage_fn=calls.choose(
+      'loss.advantage',
+      config.loss.advantage,
+      calls.public_functions(advantages),
+    ),
+    loss_fn=calls.choose(
+      'loss.policy', config.loss.policy, calls.public_functions(losses)
+    ),
+    normalizer_fn=calls.choose(
+      'loss.normalizer', config.loss.normalizer, calls.public_functions(losses)
+    ),
+    compose_fn=compose_fn,
+    keep_rule=keep_rule,
+    drop_zero_variance=replay.drop_zero_variance,
+    capacity=replay.capacity,
+    num_prompts=config.sampler.num_prompts,
+    group_size=config.sampler.group_size,
+    temperature=config.sampler.temperature,
+    top_k=config.sampler.top_k,
+    top_p=config.sampler.top_p,
+    lag_iterations=config.sampler.weight_lag // replay.updates_per_iteration,
+    updates_per_iteration=replay.updates_per_iteration,
+    num_microbatches=config.optimizer.num_microbatches,
+    histogram_bins=config.logging.histogram_bins,
+  )
+
+
+def optimizer(settings: Optimizer) -> optax.GradientTransformation:
+  """Adam with a linear warm-up, decoupled weight decay and norm clipping."""
+  schedule = settings.learning_rate
+  if settings.warmup_steps:
+    schedule = optax.linear_schedule(
+      settings.learning_rate / (settings.warmup_steps + 1),
+      settings.learning_rate,
+      settings.warmup_steps,
+    )
+  return optax.chain(
+    optax.clip_by_global_norm(settings.max_grad_norm),
+    optax.adamw(
+      schedule,
+      b1=settings.b1,
+      b2=settings.b2,
+      eps=settings.eps,
+      weight_decay=settings.weight_decay,
+    ),
+  )
+
+
+_TASKS = {'addition': addition.make, 'countdown': countdown.make}
+
+
+def _compose(replay: Replay, weight_rule: base.SlotRule) -> base.ComposeFn:
+  offered = {
+    'weight_rule': weight_rule,
+    'draw': calls.choose(
+      'replay.draw', replay.draw, calls.public_functions(sampling)
+    ),
+    'batch_size': replay.batch_size,
+  }
+  return calls.choose(
+    'replay.compose', replay.compose, calls.public_functions(compose), offered
+  )
+
+
+def _check_types(config: Any, prefix: str = '') -> None:
+  hints = typing.get_type_hints(type(config))
+  for field in dataclasses.fields(config):
+    name, hint = prefix + field.name, hints[field.name]
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(hint):
+      _check_types(value, f'{name}.')
+      continue
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
+    allowed = tuple(typing.get_origin(h) or h for h in allowed or (hint,))
+    if float in allowed:
+      allowed += (int,)
+    # A bool is an int to isinstance, but never meant as one.
+    if not isinstance(value, allowed) or (
+      isinstance(value, bool) and bool not in allowed
+    ):
+      raise ValueError(f'{name} = {value!r}: must be of type {hint}')

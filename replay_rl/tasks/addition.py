@@ -1,0 +1,160 @@
+"""Addition: '123+989=' is answered '2111', least significant digit first.
+
+Operands are zero-padded to n digits, so a prompt has 2n + 2 tokens, and answers
+to n + 1 digits, followed by end-of-sequence. The teacher forgets carries; so
+the longer the carry chain, the more there is to learn beyond imitation.
+"""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl.tasks import task
+
+# Tokens 0 to 9 are the digits.
+PLUS, EQUALS, EOS, PAD = 10, 11, 12, 13
+SYMBOLS = (*'0123456789+=', '<eos>', '_')
+VOCAB_SIZE = 32
+
+
+def make(*, num_digits: int, forget_probability: float) -> task.Task:
+  """Returns the task of adding two numbers.
+
+  Args:
+    num_digits: n, digits of each operand, at least 1.
+    forget_probability: how often the teacher drops a carry, each time one
+      arises, in [0, 1].
+
+  Returns:
+    A task with L = 2n + 2 and R = n + 3, one token more than a right answer.
+
+  Raises:
+    ValueError: if an argument is outside its range.
+  """
+  if num_digits < 1:
+    raise ValueError(f'num_digits = {num_digits}, must be at least 1.')
+  if not 0 <= forget_probability <= 1:
+    raise ValueError(
+      f'forget_probability = {forget_probability}, must be within [0, 1].'
+    )
+  return task.Task(
+    vocab_size=VOCAB_SIZE,
+    prompt_length=2 * num_digits + 2,
+    max_new_tokens=num_digits + 3,
+    eos_id=EOS,
+    pad_id=PAD,
+    prompts_fn=functools.partial(prompts, num_digits=num_digits),
+    reward_fn=reward,
+    teacher_fn=functools.partial(
+      teacher, num_digits=num_digits, forget_probability=forget_probability
+    ),
+    decode_fn=functools.partial(task.decode, symbols=SYMBOLS),
+  )
+
+
+def prompts(
+  rng_key: base.Array, num_prompts: int, *, num_digits: int
+) -> base.Prompts:
+  """Returns sums of two numbers drawn uniformly.
+
+  Args:
+    rng_key: consumed.
+    num_prompts: P.
+    num_digits: n.
+
+  Returns:
+    Prompts of 2n + 2 tokens. References are the right answers, `[P, n + 1]`
+    int32, least significant digit first.
+  """
+  operands = _operands(rng_key, num_prompts, num_digits)
+  is_kept = jnp.ones((num_prompts, num_digits), bool)
+  return base.Prompts(
+    tokens=_prompt_tokens(operands),
+    lengths=jnp.full([num_prompts], 2 * num_digits + 2, jnp.int32),
+    references=_add(operands, is_kept),
+  )
+
+
+def reward(
+  responses: base.Array, lengths: base.Array, references: base.Array
+) -> base.Array:
+  """Returns 1 for the right digits followed by end-of-sequence, else 0.
+
+  Args:
+    responses: `[B, R]` int32.
+    lengths: `[B]` int32, tokens of each response, end-of-sequence included.
+    references: `[B, n + 1]` int32, the right digits.
+
+  Returns:
+    `[B]` float32.
+  """
+  chex.assert_rank([responses, lengths, references], [2, 1, 2])
+  chex.assert_equal_shape_prefix([responses, lengths, references], 1)
+  num_answer_digits = references.shape[1]
+  is_right = jnp.all(responses[:, :num_answer_digits] == references, axis=1)
+  is_ended = responses[:, num_answer_digits] == EOS
+  is_exact = is_right & is_ended & (lengths == num_answer_digits + 1)
+  return is_exact.astype(jnp.float32)
+
+
+def teacher(
+  rng_key: base.Array,
+  num_rows: int,
+  *,
+  num_digits: int,
+  forget_probability: float,
+) -> tuple[base.Array, base.Array]:
+  """Returns sums worked out by a teacher that forgets carries.
+
+  Args:
+    rng_key: consumed.
+    num_rows: B.
+    num_digits: n.
+    forget_probability: how often a carry is dropped, each time one arises.
+
+  Returns:
+    tokens `[B, L + R]` int32 and loss_mask `[B, L + R]` bool, True on the
+    answer and its end-of-sequence.
+  """
+  operands_key, carry_key = jax.random.split(rng_key)
+  operands = _operands(operands_key, num_rows, num_digits)
+  is_kept = jax.random.bernoulli(
+    carry_key, 1.0 - forget_probability, (num_rows, num_digits)
+  )
+  answers = _add(operands, is_kept)
+  return task.demonstrations(
+    _prompt_tokens(operands),
+    answers,
+    max_new_tokens=num_digits + 3,
+    eos_id=EOS,
+    pad_id=PAD,
+  )
+
+
+def _operands(
+  rng_key: base.Array, num_rows: int, num_digits: int
+) -> base.Array:
+  # [2, B, n], least significant digit first.
+  return jax.random.randint(rng_key, (2, num_rows, num_digits), 0, 10)
+
+
+def _prompt_tokens(operands: base.Array) -> base.Array:
+  left, right = operands[:, :, ::-1]
+  column = functools.partial(jnp.full, (left.shape[0], 1), dtype=jnp.int32)
+  return jnp.concatenate([left, column(PLUS), right, column(EQUALS)], axis=1)
+
+
+def _add(operands: base.Array, is_kept: base.Array) -> base.Array:
+  # Adds digit by digit. is_kept [B, n] is False where a carry that arises at
+  # the digit is forgotten. Returns [B, n + 1].
+  totals = jnp.sum(operands, axis=0)
+  carry = jnp.zeros_like(totals[:, 0])
+  digits = []
+  for position in range(totals.shape[1]):
+    total = totals[:, position] + carry
+    digits.append(total % 10)
+    carry = (total // 10) * is_kept[:, position]
+  return jnp.stack([*digits, carry], axis=1)

@@ -1,0 +1,237 @@
+"""Countdown: reach the target with each of the given numbers, used once.
+
+The prompt '2 4 7 = 1' asks for an expression such as '7-4-2' or '2*4-7'. It is
+read strictly from left to right, without precedence: '2+4*7' is 42. A number is
+one token, so a response is n numbers, n - 1 operators between them, and
+end-of-sequence. There is no division.
+
+The numbers of a prompt are sorted, and its target is reached by construction
+from a random order and random operators, with no value on the way below 0 or
+above n * max_number. A response may leave that range. The teacher knows the
+construction, but slips at operators.
+"""
+
+import functools
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl.tasks import task
+
+# The operators come first, so that a token is also the operator's index.
+PLUS, MINUS, TIMES, EQUALS, EOS, PAD = 0, 1, 2, 3, 4, 5
+ZERO = 6  # Token ZERO + v is the number v.
+
+
+class References(NamedTuple):
+  """What the verifier reads: numbers `[B, n]` int32, sorted, target `[B]`."""
+
+  numbers: base.Array
+  target: base.Array
+
+
+def make(
+  *, num_numbers: int, max_number: int, slip_probability: float
+) -> task.Task:
+  """Returns the Countdown task with numbers from 1 to `max_number`.
+
+  Args:
+    num_numbers: n, numbers of a prompt, at least 2.
+    max_number: the largest number of a prompt, at least 1.
+    slip_probability: how often the teacher writes another operator in the
+      place of the right one, in [0, 1].
+
+  Returns:
+    A task with L = n + 2, R = 2n and V = ZERO + n * max_number + 1.
+
+  Raises:
+    ValueError: if an argument is outside its range, or if an expression could
+      exceed int32.
+  """
+  if num_numbers < 2:
+    raise ValueError(f'num_numbers = {num_numbers}, must be at least 2.')
+  if max_number < 1:
+    raise ValueError(f'max_number = {max_number}, must be at least 1.')
+  if (largest := max(max_number, 2) ** num_numbers) >= 2**31:
+    raise ValueError(
+      f'max_number ** num_numbers = {largest}, must be below 2 ** 31.'
+    )
+  if not 0 <= slip_probability <= 1:
+    raise ValueError(
+      f'slip_probability = {slip_probability}, must be within [0, 1].'
+    )
+  max_value = num_numbers * max_number
+  symbols = ('+', '-', '*', '=', '<eos>', '_')
+  numbers = tuple(f' {value} ' for value in range(max_value + 1))
+  return task.Task(
+    vocab_size=ZERO + max_value + 1,
+    prompt_length=num_numbers + 2,
+    max_new_tokens=2 * num_numbers,
+    eos_id=EOS,
+    pad_id=PAD,
+    prompts_fn=functools.partial(
+      prompts, num_numbers=num_numbers, max_number=max_number
+    ),
+    reward_fn=reward,
+    teacher_fn=functools.partial(
+      teacher,
+      num_numbers=num_numbers,
+      max_number=max_number,
+      slip_probability=slip_probability,
+    ),
+    decode_fn=functools.partial(task.decode, symbols=symbols + numbers),
+  )
+
+
+def prompts(
+  rng_key: base.Array, num_prompts: int, *, num_numbers: int, max_number: int
+) -> base.Prompts:
+  """Returns solvable prompts.
+
+  Args:
+    rng_key: consumed.
+    num_prompts: P.
+    num_numbers: n.
+    max_number: the largest number.
+
+  Returns:
+    Prompts of n + 2 tokens, with `References`.
+  """
+  numbers, operators = _solutions(
+    rng_key, num_prompts, num_numbers=num_numbers, max_number=max_number
+  )
+  references = References(
+    numbers=jnp.sort(numbers, axis=1), target=_evaluate(numbers, operators)
+  )
+  return base.Prompts(
+    tokens=_prompt_tokens(references),
+    lengths=jnp.full([num_prompts], num_numbers + 2, jnp.int32),
+    references=references,
+  )
+
+
+def reward(
+  responses: base.Array, lengths: base.Array, references: References
+) -> base.Array:
+  """Returns 1 for an expression that uses each number and hits the target.
+
+  Args:
+    responses: `[B, R]` int32.
+    lengths: `[B]` int32, tokens of each response, end-of-sequence included.
+    references: the numbers and the target.
+
+  Returns:
+    `[B]` float32, 0 for anything that is not such an expression.
+  """
+  chex.assert_rank([responses, lengths, *references], [2, 1, 2, 1])
+  chex.assert_equal_shape_prefix([responses, lengths, *references], 1)
+  end = 2 * references.numbers.shape[1] - 1
+  numbers = responses[:, 0:end:2] - ZERO
+  operators = responses[:, 1:end:2]
+  # Sorted numbers that equal the given ones are numbers; whatever else the
+  # tokens are, `_evaluate` returns an integer, which then does not matter.
+  uses_each_once = jnp.all(
+    jnp.sort(numbers, axis=1) == references.numbers, axis=1
+  )
+  is_operator = (operators >= PLUS) & (operators <= TIMES)
+  is_ended = (responses[:, end] == EOS) & (lengths == end + 1)
+  hits_target = _evaluate(numbers, operators) == references.target
+  is_right = (
+    uses_each_once & jnp.all(is_operator, axis=1) & is_ended & hits_target
+  )
+  return is_right.astype(jnp.float32)
+
+
+def teacher(
+  rng_key: base.Array,
+  num_rows: int,
+  *,
+  num_numbers: int,
+  max_number: int,
+  slip_probability: float,
+) -> tuple[base.Array, base.Array]:
+  """Returns expressions by a teacher that slips at each operator on its own.
+
+  Args:
+    rng_key: consumed.
+    num_rows: B.
+    num_numbers: n.
+    max_number: the largest number.
+    slip_probability: how often an operator is replaced by one of the other
+      two. The value may stay right by chance.
+
+  Returns:
+    tokens `[B, L + R]` int32 and loss_mask `[B, L + R]` bool, True on the
+    expression and its end-of-sequence.
+  """
+  solution_key, slip_key, shift_key = jax.random.split(rng_key, 3)
+  numbers, operators = _solutions(
+    solution_key, num_rows, num_numbers=num_numbers, max_number=max_number
+  )
+  references = References(
+    numbers=jnp.sort(numbers, axis=1), target=_evaluate(numbers, operators)
+  )
+  is_slip = jax.random.bernoulli(slip_key, slip_probability, operators.shape)
+  shift = jax.random.randint(shift_key, operators.shape, 1, 3)
+  operators = jnp.where(is_slip, (operators + shift) % 3, operators)
+  expressions = jnp.zeros((num_rows, 2 * num_numbers - 1), jnp.int32)
+  expressions = expressions.at[:, 0::2].set(numbers + ZERO)
+  expressions = expressions.at[:, 1::2].set(operators)
+  return task.demonstrations(
+    _prompt_tokens(references),
+    expressions,
+    max_new_tokens=2 * num_numbers,
+    eos_id=EOS,
+    pad_id=PAD,
+  )
+
+
+def _solutions(
+  rng_key: base.Array, num_rows: int, *, num_numbers: int, max_number: int
+) -> tuple[base.Array, base.Array]:
+  # Numbers [B, n] and operators [B, n - 1], each uniform among those that keep
+  # the value within [0, n * max_number]. There always is one: a value that is
+  # too large to add to is large enough to subtract from, as n >= 2.
+  numbers_key, operators_key = jax.random.split(rng_key)
+  numbers = jax.random.randint(
+    numbers_key, (num_rows, num_numbers), 1, max_number + 1
+  )
+  noise = jax.random.gumbel(operators_key, (num_numbers - 1, num_rows, 3))
+  value = numbers[:, 0]
+  operators = []
+  for position in range(1, num_numbers):
+    results = _results(value, numbers[:, position])
+    is_allowed = (results >= 0) & (results <= num_numbers * max_number)
+    scores = jnp.where(is_allowed, noise[position - 1], -jnp.inf)
+    operators.append(jnp.argmax(scores, axis=1).astype(jnp.int32))
+    value = _choose(results, operators[-1])
+  return numbers, jnp.stack(operators, axis=1)
+
+
+def _evaluate(numbers: base.Array, operators: base.Array) -> base.Array:
+  # From left to right; [B]. Any integer will do for an operator.
+  value = numbers[:, 0]
+  for position in range(operators.shape[1]):
+    results = _results(value, numbers[:, position + 1])
+    value = _choose(results, jnp.clip(operators[:, position], PLUS, TIMES))
+  return value
+
+
+def _results(left: base.Array, right: base.Array) -> base.Array:
+  # [B, 3], one for each of PLUS, MINUS and TIMES.
+  return jnp.stack([left + right, left - right, left * right], axis=1)
+
+
+def _choose(results: base.Array, operators: base.Array) -> base.Array:
+  return jnp.take_along_axis(results, operators[:, None], axis=1)[:, 0]
+
+
+def _prompt_tokens(references: References) -> base.Array:
+  numbers, target = references
+  equals = jnp.full((numbers.shape[0], 1), EQUALS, jnp.int32)
+  return jnp.concatenate(
+    [numbers + ZERO, equals, target[:, None] + ZERO], axis=1
+  )
