@@ -152,6 +152,7 @@ def asymre(
   Returns:
     `base.TokenLoss`; nothing is clipped.
   """
+  _check(logprobs, behavior_logprobs, advantages, loss_mask)
   return reinforce(logprobs, behavior_logprobs, advantages - delta_v, loss_mask)
 
 

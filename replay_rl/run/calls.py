@@ -48,7 +48,7 @@ def product(
     factors.append(node.right)
     node = node.left
   factors.append(node)
-  functions = public_functions(rules)
+  functions = functions_like(rules, 'state', 'step')
   return rules.product(
     *(
       _bind(field, text, factor, functions, offered or {})
@@ -57,12 +57,17 @@ def product(
   )
 
 
-def public_functions(module: types.ModuleType) -> Functions:
-  """Returns the functions a module defines, by name."""
+def functions_like(
+  module: types.ModuleType, *arguments: str
+) -> dict[str, Callable]:
+  """Returns the public functions of a module that take these positionals."""
   return {
     name: function
     for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__module__ == module.__name__ and not name.startswith('_')
+    if function.__module__ == module.__name__
+    and not name.startswith('_')
+    and _names(function, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    == list(arguments)
   }
 
 
@@ -97,11 +102,7 @@ def _bind(
     raise ValueError(
       f'{complaint}{name} is not one of {", ".join(sorted(functions))}'
     )
-  keywords = [
-    parameter.name
-    for parameter in inspect.signature(functions[name]).parameters.values()
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-  ]
+  keywords = _names(functions[name], inspect.Parameter.KEYWORD_ONLY)
   constants = {key: offered[key] for key in keywords if key in offered}
   allowed = [key for key in keywords if key not in offered]
   for keyword in node.keywords:
@@ -119,3 +120,8 @@ def _bind(
   if missing:
     raise ValueError(f'{complaint}{name} also needs {missing}')
   return functools.partial(functions[name], **constants)
+
+
+def _names(function: Callable, kind: Any) -> list[str]:
+  parameters = inspect.signature(function).parameters.values()
+  return [parameter.name for parameter in parameters if parameter.kind is kind]

@@ -1,35 +1,15 @@
-"""The configuration of a run, its checks, and its strings made functions.
+"""The configuration of a run, and its checks.
 
-Every setting of a run is a field here or in a file of `configs/`; nothing else
-has defaults. A choice is written as the call it stands for, such as
-`recency(half_life=8) * max_age(limit=16)`, and any public function of the
-module named beside the field can be chosen: to add a method, write it.
+Every setting of a run is a field here, with a value in a file of `configs/`;
+nothing else has defaults. A choice is written as the call it stands for, such
+as `recency(half_life=8) * max_age(limit=16)`: any public function of the module
+named beside the field, with its keyword constants. `build.py` resolves it.
 """
 
 import dataclasses
 import types
 import typing
 from typing import Any
-
-import optax
-
-from replay_rl import base
-from replay_rl.lm import model
-from replay_rl.replay import compose
-from replay_rl.replay import sampling
-from replay_rl.rl import advantages
-from replay_rl.rl import losses
-from replay_rl.run import calls
-from replay_rl.run import iteration
-from replay_rl.tasks import addition
-from replay_rl.tasks import countdown
-
-
-@dataclasses.dataclass
-class Task:
-  """Where prompts and rewards come from."""
-
-  make: str  # A call of `make` in tasks.addition or tasks.countdown.
 
 
 @dataclasses.dataclass
@@ -47,6 +27,7 @@ class Model:
   qk_norm: bool  # RMSNorm on queries and keys, as in Qwen3.
   qkv_bias: bool  # As in Qwen2.5.
   tied_embeddings: bool
+  compute_dtype: str  # 'float32' or 'bfloat16'; weights are float32.
 
 
 @dataclasses.dataclass
@@ -81,7 +62,7 @@ class Replay:
   compose: str  # A function of replay.compose.
   weights: str  # Product of functions of replay.rules.
   draw: str  # A function of replay.sampling.
-  keep: str  # 'ring', or a product of functions of replay.rules.
+  keep: str  # 'ring()': the newest; or a product of functions of replay.rules.
   drop_zero_variance: bool  # Drop groups whose rewards are all equal.
 
 
@@ -150,7 +131,7 @@ class Config:
   num_iterations: int
   mu: float  # Cost of generating a rollout in units of training on one.
   cache_dir: str  # Warm starts and compiled programs.
-  task: Task
+  task: str  # One of build.TASKS.
   model: Model
   warm_start: WarmStart
   sampler: Sampler
@@ -241,105 +222,6 @@ def validate(config: Config) -> None:
       f'sampler.weight_lag = {config.sampler.weight_lag}: must be a multiple '
       f'of replay.updates_per_iteration = {replay.updates_per_iteration}'
     )
-
-
-def build(
-  config: Config, *, weight_rule: base.SlotRule | None = None
-) -> iteration.Parts:
-  """Returns the functions and sizes of a run: here strings become functions.
-
-  Args:
-    config: what to build.
-    weight_rule: a rule to sample by instead of `config.replay.weights`, for a
-      rule that is not (yet) in `replay/rules.py`.
-
-  Raises:
-    ValueError: a field has a value that is not allowed.
-  """
-  validate(config)
-  task = calls.choose('task.make', config.task.make, _TASKS)()
-  transformer = model.TransformerConfig(
-    vocab_size=task.vocab_size,
-    max_context=task.prompt_length + task.max_new_tokens,
-    **dataclasses.asdict(config.model),
-  )
-  replay = config.replay
-  rows = config.sampler.num_prompts * config.sampler.group_size
-  compose_fn = _compose(
-    replay,
-    weight_rule or calls.product('replay.weights', replay.weights),
-  )
-  keep_rule = None
-  if replay.keep != 'ring':
-    keep_rule = calls.product(
-      'replay.keep', replay.keep, {'num_incoming': rows}
-    )
-  return iteration.Parts(
-    task=task,
-    transformer=transformer,
-    optimizer=optimizer(config.optimizer),
-    advantage_fn=calls.choose(
-      'loss.advantage',
-      config.loss.advantage,
-      calls.public_functions(advantages),
-    ),
-    loss_fn=calls.choose(
-      'loss.policy', config.loss.policy, calls.public_functions(losses)
-    ),
-    normalizer_fn=calls.choose(
-      'loss.normalizer', config.loss.normalizer, calls.public_functions(losses)
-    ),
-    compose_fn=compose_fn,
-    keep_rule=keep_rule,
-    drop_zero_variance=replay.drop_zero_variance,
-    capacity=replay.capacity,
-    num_prompts=config.sampler.num_prompts,
-    group_size=config.sampler.group_size,
-    temperature=config.sampler.temperature,
-    top_k=config.sampler.top_k,
-    top_p=config.sampler.top_p,
-    lag_iterations=config.sampler.weight_lag // replay.updates_per_iteration,
-    updates_per_iteration=replay.updates_per_iteration,
-    num_microbatches=config.optimizer.num_microbatches,
-    histogram_bins=config.logging.histogram_bins,
-  )
-
-
-def optimizer(settings: Optimizer) -> optax.GradientTransformation:
-  """Adam with a linear warm-up, decoupled weight decay and norm clipping."""
-  schedule = settings.learning_rate
-  if settings.warmup_steps:
-    schedule = optax.linear_schedule(
-      settings.learning_rate / (settings.warmup_steps + 1),
-      settings.learning_rate,
-      settings.warmup_steps,
-    )
-  return optax.chain(
-    optax.clip_by_global_norm(settings.max_grad_norm),
-    optax.adamw(
-      schedule,
-      b1=settings.b1,
-      b2=settings.b2,
-      eps=settings.eps,
-      weight_decay=settings.weight_decay,
-    ),
-  )
-
-
-_TASKS = {'addition': addition.make, 'countdown': countdown.make}
-
-
-def _compose(replay: Replay, weight_rule: base.SlotRule) -> base.ComposeFn:
-  offered = {
-    'weight_rule': weight_rule,
-    'draw': calls.choose(
-      'replay.draw', replay.draw, calls.public_functions(sampling)
-    ),
-    'batch_size': replay.batch_size,
-  }
-  return calls.choose(
-    'replay.compose', replay.compose, calls.public_functions(compose), offered
-  )
 
 
 def _check_types(config: Any, prefix: str = '') -> None:

@@ -94,6 +94,7 @@ def reward(
   chex.assert_rank([responses, lengths, references], [2, 1, 2])
   chex.assert_equal_shape_prefix([responses, lengths, references], 1)
   num_answer_digits = references.shape[1]
+  chex.assert_axis_dimension_gt(responses, 1, num_answer_digits)
   is_right = jnp.all(responses[:, :num_answer_digits] == references, axis=1)
   is_ended = responses[:, num_answer_digits] == EOS
   is_exact = is_right & is_ended & (lengths == num_answer_digits + 1)
@@ -138,7 +139,8 @@ def _operands(
   rng_key: base.Array, num_rows: int, num_digits: int
 ) -> base.Array:
   # [2, B, n], least significant digit first.
-  return jax.random.randint(rng_key, (2, num_rows, num_digits), 0, 10)
+  shape = (2, num_rows, num_digits)
+  return jax.random.randint(rng_key, shape, 0, 10, jnp.int32)
 
 
 def _prompt_tokens(operands: base.Array) -> base.Array:
@@ -150,7 +152,7 @@ def _prompt_tokens(operands: base.Array) -> base.Array:
 def _add(operands: base.Array, is_kept: base.Array) -> base.Array:
   # Adds digit by digit. is_kept [B, n] is False where a carry that arises at
   # the digit is forgotten. Returns [B, n + 1].
-  totals = jnp.sum(operands, axis=0)
+  totals = operands[0] + operands[1]
   carry = jnp.zeros_like(totals[:, 0])
   digits = []
   for position in range(totals.shape[1]):

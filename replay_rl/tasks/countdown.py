@@ -1,13 +1,13 @@
 """Countdown: reach the target with each of the given numbers, used once.
 
-The prompt '2 4 7 = 1' asks for an expression such as '7-4-2' or '2*4-7'. It is
-read strictly from left to right, without precedence: '2+4*7' is 42. A number is
-one token, so a response is n numbers, n - 1 operators between them, and
+The prompt '2 4 7 : 1 =' asks for an expression such as '7-4-2' or '2*4-7'. It
+is read strictly from left to right, without precedence: '2+4*7' is 42. A number
+is one token, so a response is n numbers, n - 1 operators between them, and
 end-of-sequence. There is no division.
 
-The numbers of a prompt are sorted, and its target is reached by construction
-from a random order and random operators, with no value on the way below 0 or
-above n * max_number. A response may leave that range. The teacher knows the
+The numbers of a prompt are sorted. Its target is reached by construction, from
+a random order and random operators, with no value on the way below 0 or above
+n * max_number; a response may leave that range. The teacher knows the
 construction, but slips at operators.
 """
 
@@ -22,8 +22,9 @@ from replay_rl import base
 from replay_rl.tasks import task
 
 # The operators come first, so that a token is also the operator's index.
-PLUS, MINUS, TIMES, EQUALS, EOS, PAD = 0, 1, 2, 3, 4, 5
-ZERO = 6  # Token ZERO + v is the number v.
+PLUS, MINUS, TIMES, COLON, EQUALS, EOS, PAD, ZERO = range(8)
+SYMBOLS = ('+ ', '- ', '* ', ': ', '= ', '<eos> ', '_ ')
+# Token ZERO + v is the number v.
 
 
 class References(NamedTuple):
@@ -45,7 +46,7 @@ def make(
       place of the right one, in [0, 1].
 
   Returns:
-    A task with L = n + 2, R = 2n and V = ZERO + n * max_number + 1.
+    A task with L = n + 3, R = 2n and V = ZERO + n * max_number + 1.
 
   Raises:
     ValueError: if an argument is outside its range, or if an expression could
@@ -64,11 +65,10 @@ def make(
       f'slip_probability = {slip_probability}, must be within [0, 1].'
     )
   max_value = num_numbers * max_number
-  symbols = ('+', '-', '*', '=', '<eos>', '_')
-  numbers = tuple(f' {value} ' for value in range(max_value + 1))
+  numbers = tuple(f'{value} ' for value in range(max_value + 1))
   return task.Task(
     vocab_size=ZERO + max_value + 1,
-    prompt_length=num_numbers + 2,
+    prompt_length=num_numbers + 3,
     max_new_tokens=2 * num_numbers,
     eos_id=EOS,
     pad_id=PAD,
@@ -82,7 +82,7 @@ def make(
       max_number=max_number,
       slip_probability=slip_probability,
     ),
-    decode_fn=functools.partial(task.decode, symbols=symbols + numbers),
+    decode_fn=functools.partial(task.decode, symbols=SYMBOLS + numbers),
   )
 
 
@@ -98,17 +98,14 @@ def prompts(
     max_number: the largest number.
 
   Returns:
-    Prompts of n + 2 tokens, with `References`.
+    Prompts of n + 3 tokens, with `References`.
   """
-  numbers, operators = _solutions(
+  references, _, _ = _problems(
     rng_key, num_prompts, num_numbers=num_numbers, max_number=max_number
-  )
-  references = References(
-    numbers=jnp.sort(numbers, axis=1), target=_evaluate(numbers, operators)
   )
   return base.Prompts(
     tokens=_prompt_tokens(references),
-    lengths=jnp.full([num_prompts], num_numbers + 2, jnp.int32),
+    lengths=jnp.full([num_prompts], num_numbers + 3, jnp.int32),
     references=references,
   )
 
@@ -129,6 +126,7 @@ def reward(
   chex.assert_rank([responses, lengths, *references], [2, 1, 2, 1])
   chex.assert_equal_shape_prefix([responses, lengths, *references], 1)
   end = 2 * references.numbers.shape[1] - 1
+  chex.assert_axis_dimension_gt(responses, 1, end)
   numbers = responses[:, 0:end:2] - ZERO
   operators = responses[:, 1:end:2]
   # Sorted numbers that equal the given ones are numbers; whatever else the
@@ -167,15 +165,12 @@ def teacher(
     tokens `[B, L + R]` int32 and loss_mask `[B, L + R]` bool, True on the
     expression and its end-of-sequence.
   """
-  solution_key, slip_key, shift_key = jax.random.split(rng_key, 3)
-  numbers, operators = _solutions(
-    solution_key, num_rows, num_numbers=num_numbers, max_number=max_number
-  )
-  references = References(
-    numbers=jnp.sort(numbers, axis=1), target=_evaluate(numbers, operators)
+  problem_key, slip_key, shift_key = jax.random.split(rng_key, 3)
+  references, numbers, operators = _problems(
+    problem_key, num_rows, num_numbers=num_numbers, max_number=max_number
   )
   is_slip = jax.random.bernoulli(slip_key, slip_probability, operators.shape)
-  shift = jax.random.randint(shift_key, operators.shape, 1, 3)
+  shift = jax.random.randint(shift_key, operators.shape, 1, 3, jnp.int32)
   operators = jnp.where(is_slip, (operators + shift) % 3, operators)
   expressions = jnp.zeros((num_rows, 2 * num_numbers - 1), jnp.int32)
   expressions = expressions.at[:, 0::2].set(numbers + ZERO)
@@ -189,15 +184,16 @@ def teacher(
   )
 
 
-def _solutions(
+def _problems(
   rng_key: base.Array, num_rows: int, *, num_numbers: int, max_number: int
-) -> tuple[base.Array, base.Array]:
-  # Numbers [B, n] and operators [B, n - 1], each uniform among those that keep
-  # the value within [0, n * max_number]. There always is one: a value that is
-  # too large to add to is large enough to subtract from, as n >= 2.
+) -> tuple[References, base.Array, base.Array]:
+  # And the numbers [B, n] and operators [B, n - 1] of a solution, in its order.
+  # Each operator is uniform among those that keep the value within
+  # [0, n * max_number]. There always is one: a value that is too large to add
+  # to is large enough to subtract from, as n >= 2.
   numbers_key, operators_key = jax.random.split(rng_key)
   numbers = jax.random.randint(
-    numbers_key, (num_rows, num_numbers), 1, max_number + 1
+    numbers_key, (num_rows, num_numbers), 1, max_number + 1, jnp.int32
   )
   noise = jax.random.gumbel(operators_key, (num_numbers - 1, num_rows, 3))
   value = numbers[:, 0]
@@ -208,7 +204,8 @@ def _solutions(
     scores = jnp.where(is_allowed, noise[position - 1], -jnp.inf)
     operators.append(jnp.argmax(scores, axis=1).astype(jnp.int32))
     value = _choose(results, operators[-1])
-  return numbers, jnp.stack(operators, axis=1)
+  references = References(numbers=jnp.sort(numbers, axis=1), target=value)
+  return references, numbers, jnp.stack(operators, axis=1)
 
 
 def _evaluate(numbers: base.Array, operators: base.Array) -> base.Array:
@@ -231,7 +228,8 @@ def _choose(results: base.Array, operators: base.Array) -> base.Array:
 
 def _prompt_tokens(references: References) -> base.Array:
   numbers, target = references
-  equals = jnp.full((numbers.shape[0], 1), EQUALS, jnp.int32)
+  column = functools.partial(jnp.full, (numbers.shape[0], 1), dtype=jnp.int32)
+  target_tokens = target[:, None] + ZERO
   return jnp.concatenate(
-    [numbers + ZERO, equals, target[:, None] + ZERO], axis=1
+    [numbers + ZERO, column(COLON), target_tokens, column(EQUALS)], axis=1
   )

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from collections.abc import Sequence
 
 import chex
 import jax.numpy as jnp
@@ -44,7 +43,7 @@ class Task:
   decode_fn: Callable[[np.ndarray], str]
 
 
-def decode(tokens: np.ndarray, *, symbols: Sequence[str]) -> str:
+def decode(tokens: np.ndarray, *, symbols: tuple[str, ...]) -> str:
   """Returns the symbols of the tokens, joined; '?' for a token without one.
 
   Args:
@@ -79,11 +78,19 @@ def demonstrations(
   Returns:
     tokens `[B, L + R]` int32 and loss_mask `[B, L + R]` bool, True on the
     response and its end-of-sequence.
+
+  Raises:
+    ValueError: if a response and its end-of-sequence are too long.
   """
   chex.assert_rank([prompts, responses], 2)
   chex.assert_equal_shape_prefix([prompts, responses], 1)
   num_rows, prompt_length = prompts.shape
   num_padding = max_new_tokens - responses.shape[1] - 1
+  if num_padding < 0:
+    raise ValueError(
+      f'max_new_tokens = {max_new_tokens}, must exceed the '
+      f'{responses.shape[1]} tokens of a response.'
+    )
   tail = jnp.array([eos_id] + [pad_id] * num_padding, jnp.int32)
   tails = jnp.tile(tail, (num_rows, 1))
   tokens = jnp.concatenate([prompts, responses, tails], axis=1)

@@ -1,0 +1,227 @@
+"""One transformer layer: pre-norm attention and gated feed-forward.
+
+Letters beyond those of `base`: K key-value heads, G query heads of each, S
+columns to attend to, d channels of a head, c a pair of fused matrices.
+"""
+
+from typing import NamedTuple
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.lm import rope
+
+
+class KeyValues(NamedTuple):
+  """keys, values: `[layers, B, K, S, d]` of all layers and columns."""
+
+  keys: base.Array
+  values: base.Array
+
+
+class Context(NamedTuple):
+  """What every layer needs to know about the tokens.
+
+  cosines, sines: `[B or 1, T, d / 2]` float32, of the rotary positions.
+  mask: `[B or 1, T, S]` bool, True where a token may attend to a column.
+  column: `[]` int32, where the first token is written in the key-value cache.
+  """
+
+  cosines: base.Array
+  sines: base.Array
+  mask: base.Array
+  column: base.Array
+
+
+def normal(
+  rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple, *, stddev: float
+) -> nnx.Param:
+  """Returns a parameter drawn from a normal; `axes` names its dimensions."""
+  return nnx.Param(stddev * jax.random.normal(rngs.params(), shape), axes=axes)
+
+
+def constant(
+  value: float, shape: tuple[int, ...], axes: tuple
+) -> nnx.Param:
+  """Returns a parameter of equal entries; `axes` names its dimensions."""
+  return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes)
+
+
+class Layer(nnx.Module):
+  """The parameters of all layers, stacked; called on those of one.
+
+  Matrices that read the same input are stored as one: `key_value[..., c, :,
+  :]` is keys for c = 0 and values for c = 1, `gate_up[..., c, :]` gate and up.
+  Weights start normal with variance 1 / fan-in; the two that write to the
+  residual stream are scaled down by sqrt(2 num_layers), as in GPT-2.
+  """
+
+  def __init__(
+    self, config: architecture.TransformerConfig, *, rngs: nnx.Rngs
+  ):
+    """Draws the parameters of every layer."""
+    N, D, F = config.num_layers, config.d_model, config.d_ff
+    H, K, d = config.num_heads, config.num_kv_heads, config.head_dim
+    residual_scale = (2 * N) ** -0.5
+    self.config = config
+    self.attention_norm = constant(1.0, (N, D), ('layers', 'embed'))
+    self.query = normal(
+      rngs,
+      (N, D, H, d),
+      ('layers', 'embed', 'heads', 'head_dim'),
+      stddev=D**-0.5,
+    )
+    self.key_value = normal(
+      rngs,
+      (N, D, 2, K, d),
+      ('layers', 'embed', None, 'kv_heads', 'head_dim'),
+      stddev=D**-0.5,
+    )
+    self.output = normal(
+      rngs,
+      (N, H, d, D),
+      ('layers', 'heads', 'head_dim', 'embed'),
+      stddev=residual_scale * (H * d) ** -0.5,
+    )
+    if config.qkv_bias:
+      self.query_bias = constant(
+        0.0, (N, H, d), ('layers', 'heads', 'head_dim')
+      )
+      self.key_value_bias = constant(
+        0.0, (N, 2, K, d), ('layers', None, 'kv_heads', 'head_dim')
+      )
+    if config.qk_norm:
+      self.query_norm = constant(1.0, (N, d), ('layers', 'head_dim'))
+      self.key_norm = constant(1.0, (N, d), ('layers', 'head_dim'))
+    self.mlp_norm = constant(1.0, (N, D), ('layers', 'embed'))
+    self.gate_up = normal(
+      rngs, (N, D, 2, F), ('layers', 'embed', None, 'mlp'), stddev=D**-0.5
+    )
+    self.down = normal(
+      rngs,
+      (N, F, D),
+      ('layers', 'mlp', 'embed'),
+      stddev=residual_scale * F**-0.5,
+    )
+
+  def __call__(
+    self,
+    x_BTD: base.Array,
+    context: Context,
+    cache: KeyValues | None,
+    layer: base.Array | int,
+  ) -> tuple[base.Array, KeyValues | None]:
+    """Returns the residual stream after this layer, and the cache with it.
+
+    Args:
+      x_BTD: `[B, T, D]` residual stream.
+      context: positions and mask.
+      cache: None to attend to the T tokens themselves; else they are written
+        to the cache, which is attended to.
+      layer: `[]` int32, index of this layer in the cache.
+    """
+    eps = self.config.norm_eps
+    q_BKGTd, k_BKTd, v_BKTd = self._project(
+      rms_norm(x_BTD, self.attention_norm[...], eps), context
+    )
+    if cache is None:
+      keys_BKSd, values_BKSd = k_BKTd, v_BKTd
+    else:
+      start = (layer, 0, 0, context.column, 0)
+      cache = KeyValues(
+        jax.lax.dynamic_update_slice(cache.keys, k_BKTd[None], start),
+        jax.lax.dynamic_update_slice(cache.values, v_BKTd[None], start),
+      )
+      keys_BKSd, values_BKSd = cache.keys[layer], cache.values[layer]
+    heads_BKGTd = attend(q_BKGTd, keys_BKSd, values_BKSd, context.mask)
+    B, K, G, T, d = heads_BKGTd.shape
+    heads_BTHd = heads_BKGTd.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, d)
+    x_BTD += _matmul('bthd,hde->bte', heads_BTHd, self.output)
+    h_BTD = rms_norm(x_BTD, self.mlp_norm[...], eps)
+    h_BTcF = _matmul('btd,dcf->btcf', h_BTD, self.gate_up)
+    h_BTF = jax.nn.silu(h_BTcF[:, :, 0]) * h_BTcF[:, :, 1]
+    return x_BTD + _matmul('btf,fd->btd', h_BTF, self.down), cache
+
+  def _project(self, h_BTD: base.Array, context: Context):
+    """Returns rotated queries and keys, and values, heads before tokens."""
+    config = self.config
+    q_BTHd = _matmul('btd,dhk->bthk', h_BTD, self.query)
+    kv_BTcKd = _matmul('btd,dchk->btchk', h_BTD, self.key_value)
+    if config.qkv_bias:
+      q_BTHd += self.query_bias[None, None].astype(q_BTHd.dtype)
+      kv_BTcKd += self.key_value_bias[None, None].astype(q_BTHd.dtype)
+    k_BTKd, v_BTKd = kv_BTcKd[:, :, 0], kv_BTcKd[:, :, 1]
+    if config.qk_norm:
+      q_BTHd = rms_norm(q_BTHd, self.query_norm[...], config.norm_eps)
+      k_BTKd = rms_norm(k_BTKd, self.key_norm[...], config.norm_eps)
+    cosines, sines = context.cosines[:, :, None], context.sines[:, :, None]
+    q_BTHd = rope.rotate(q_BTHd, cosines, sines)
+    k_BTKd = rope.rotate(k_BTKd, cosines, sines)
+    B, T, H, d = q_BTHd.shape
+    K = config.num_kv_heads
+    q_BKGTd = q_BTHd.reshape(B, T, K, H // K, d).transpose(0, 2, 3, 1, 4)
+    return q_BKGTd, k_BTKd.transpose(0, 2, 1, 3), v_BTKd.transpose(0, 2, 1, 3)
+
+
+def rms_norm(
+  x: base.Array, scale_D: base.Array, epsilon: float
+) -> base.Array:
+  """Divides the last axis by its root mean square, in float32, and scales it.
+
+  Zhang and Sennrich, 'Root Mean Square Layer Normalization',
+  arXiv:1910.07467, Eq. 4, with `epsilon` inside the root.
+  """
+  x_float32 = x.astype(jnp.float32)
+  mean_square = jnp.mean(jnp.square(x_float32), axis=-1, keepdims=True)
+  normed = x_float32 * jax.lax.rsqrt(mean_square + epsilon)
+  scale = jnp.expand_dims(scale_D, tuple(range(x.ndim - 1)))
+  return (normed * scale).astype(x.dtype)
+
+
+def attend(
+  q_BKGTd: base.Array,
+  keys_BKSd: base.Array,
+  values_BKSd: base.Array,
+  mask_BTS: base.Array,
+) -> base.Array:
+  """Returns grouped-query attention `[B, K, G, T, d]`, softmax in float32.
+
+  Ainslie et al., 'GQA', arXiv:2305.13245. Keys and values are not repeated:
+  the query heads of a group are rows of one matrix.
+  """
+  B, K, G, T, d = q_BKGTd.shape
+  S = keys_BKSd.shape[2]
+  if T == 1:
+    # One query reads each key once: bandwidth is what counts, and a product
+    # and sum fuse with the slice of the cache where a matmul would copy it.
+    q_BKG1d, keys_BK1Sd = q_BKGTd, keys_BKSd[:, :, None]
+    scores_BKGTS = jnp.sum(
+      q_BKG1d * keys_BK1Sd, axis=-1, dtype=jnp.float32
+    )[:, :, :, None]
+  else:
+    scores_BKGTS = jnp.einsum(
+      'bkmd,bksd->bkms',
+      q_BKGTd.reshape(B, K, G * T, d),
+      keys_BKSd,
+      preferred_element_type=jnp.float32,
+    ).reshape(B, K, G, T, S)
+  masked_BKGTS = jnp.where(
+    mask_BTS[:, None, None], scores_BKGTS * d**-0.5, jnp.finfo(jnp.float32).min
+  )
+  weights_BKGTS = jax.nn.softmax(masked_BKGTS).astype(values_BKSd.dtype)
+  if T == 1:
+    weights_BKGS1 = weights_BKGTS.transpose(0, 1, 2, 4, 3)
+    heads_BKGd = jnp.sum(
+      weights_BKGS1 * values_BKSd[:, :, None], axis=-2, dtype=jnp.float32
+    )
+    return heads_BKGd[:, :, :, None].astype(values_BKSd.dtype)
+  return jnp.einsum(
+    'bkms,bksd->bkmd', weights_BKGTS.reshape(B, K, G * T, S), values_BKSd
+  ).reshape(B, K, G, T, d)
+
+
+def _matmul(subscripts: str, x: base.Array, weight: nnx.Param) -> base.Array:
+  return jnp.einsum(subscripts, x, weight[...].astype(x.dtype))

@@ -1,0 +1,118 @@
+"""Saves and restores a run, with Orbax: atomic, asynchronous, checked."""
+
+import pathlib
+import warnings
+import zlib
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from replay_rl import base
+from replay_rl.run import iteration
+
+# Checkpoints that could not be read are moved here, beside the folder.
+DAMAGED = 'damaged_checkpoints'
+
+
+class DamagedCheckpointWarning(UserWarning):
+  """A checkpoint could not be read, and an older one is used."""
+
+
+def open_folder(folder: pathlib.Path, *, keep: int) -> ocp.CheckpointManager:
+  """Returns the checkpoints of a folder; only the newest `keep` stay."""
+  return ocp.CheckpointManager(
+    folder.resolve(),
+    options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+  )
+
+
+def save(manager: ocp.CheckpointManager, run: iteration.RunState) -> None:
+  """Saves a run under the iterations it has done, in the background.
+
+  Returns once the run has been copied, so that it may then be donated. A
+  process that dies meanwhile leaves no half-written checkpoint behind.
+  """
+  # On the CPU a saved array would be a view of memory that a donated program
+  # overwrites while it is being written.
+  copy = jax.tree.map(lambda leaf: leaf.copy(), run)
+  manager.save(
+    _iterations_done(run),
+    args=ocp.args.Composite(
+      run=ocp.args.StandardSave(copy),
+      checksums=ocp.args.JsonSave(_checksums(copy)),
+    ),
+  )
+
+
+def restore_latest(
+  manager: ocp.CheckpointManager, like: iteration.RunState
+) -> iteration.RunState | None:
+  """Returns the newest run that can be read; None if there is none.
+
+  A checkpoint that is damaged is moved aside with a warning, and the one before
+  it is tried.
+
+  Args:
+    manager: where to look.
+    like: a run, or `jax.ShapeDtypeStruct`s with shardings, to restore as.
+  """
+  for step in sorted(manager.all_steps(), reverse=True):
+    try:
+      return _restore(manager, step, like)
+    except Exception as error:  # Orbax and TensorStore raise many kinds.
+      folder = pathlib.Path(manager.directory)
+      target = folder.parent / DAMAGED / f'{step}'
+      warnings.warn(
+        f'checkpoint {folder / str(step)} is damaged and was moved to '
+        f'{target}; the one before it is used. Reason: {error}',
+        DamagedCheckpointWarning,
+        stacklevel=2,
+      )
+      target.parent.mkdir(exist_ok=True)
+      while target.exists():
+        target = target.with_name(target.name + '-again')
+      (folder / str(step)).rename(target)
+      manager.reload()
+  return None
+
+
+def _restore(
+  manager: ocp.CheckpointManager, step: int, like: iteration.RunState
+) -> iteration.RunState:
+  abstract = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=leaf.sharding
+    ),
+    like,
+  )
+  restored = manager.restore(
+    step,
+    args=ocp.args.Composite(
+      run=ocp.args.StandardRestore(abstract),
+      checksums=ocp.args.JsonRestore(),
+    ),
+  )
+  found = _checksums(restored.run)
+  wrong = [
+    name for name, value in restored.checksums.items() if found[name] != value
+  ]
+  if wrong:
+    raise ValueError(f'checksum differs for {wrong}')
+  return restored.run
+
+
+def _checksums(tree: base.PyTree) -> dict[str, int]:
+  # TensorStore does not notice every flipped bit of stored data.
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    jax.tree_util.keystr(path): zlib.crc32(
+      np.ascontiguousarray(np.asarray(leaf)).view(np.uint8)
+    )
+    for path, leaf in leaves
+  }
+
+
+def _iterations_done(run: iteration.RunState) -> int:
+  # With an axis of seeds, all have done the same number.
+  return int(np.max(np.asarray(run.iteration)))

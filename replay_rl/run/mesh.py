@@ -1,0 +1,86 @@
+"""Meshes and the one table that says which axis of which array is split."""
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from replay_rl import base
+
+AXES = ('data', 'fsdp', 'tensor')
+
+# Logical axis -> mesh axes it is split over. An axis that is not named here is
+# whole on every device. Rows of a batch are split, and so are the weights; the
+# buffer is whole, because a plain gather from a split one would collect all.
+RULES: Mapping[str, tuple[str, ...]] = {
+  'rows': ('data', 'fsdp'),
+  'vocab': ('tensor',),
+  'embed': ('fsdp',),
+  'heads': ('tensor',),
+  'kv_heads': ('tensor',),
+  'mlp': ('tensor',),
+}
+
+
+def make(
+  shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None
+) -> jax.sharding.Mesh:
+  """Returns a mesh with the axes data, fsdp and tensor.
+
+  Args:
+    shape: size of each axis; at most one may be -1, for all devices that are
+      left.
+    devices: what to use; all devices by default. A mesh smaller than them
+      takes the first ones.
+
+  Raises:
+    ValueError: other axes, sizes that are not positive, or too few devices.
+  """
+  devices = jax.devices() if devices is None else devices
+  if set(shape) != set(AXES):
+    raise ValueError(f'mesh.shape = {dict(shape)}: must name the axes {AXES}')
+  sizes = [shape[axis] for axis in AXES]
+  if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+    raise ValueError(
+      f'mesh.shape = {dict(shape)}: sizes must be positive, and at most one -1'
+    )
+  given = math.prod(size for size in sizes if size != -1)
+  if -1 in sizes:
+    if len(devices) % given:
+      raise ValueError(
+        f'mesh.shape = {dict(shape)}: {given} must divide the '
+        f'{len(devices)} devices'
+      )
+    sizes[sizes.index(-1)] = len(devices) // given
+  needed = math.prod(sizes)
+  if needed > len(devices):
+    raise ValueError(
+      f'mesh.shape = {dict(shape)}: needs {needed} devices of {len(devices)}'
+    )
+  return jax.sharding.Mesh(
+    np.array(devices[:needed]).reshape(sizes),
+    AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
+  )
+
+
+def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
+  """Returns how an array with these logical axes is split."""
+  return jax.sharding.PartitionSpec(
+    *(RULES.get(axis) if axis is not None else None for axis in logical_axes)
+  )
+
+
+def split_rows(tree: base.PyTree) -> base.PyTree:
+  """Splits the leading axis of each leaf over the current mesh, inside a jit.
+
+  Outside of `jax.set_mesh`, or on one device, it changes nothing.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return tree
+  return jax.tree.map(
+    lambda leaf: jax.lax.with_sharding_constraint(leaf, spec(['rows'])), tree
+  )

@@ -1,0 +1,111 @@
+"""What a run reports about its batches: pure functions, called inside the jit.
+
+A histogram counts in its last bin all values that are too large for a bin of
+their own, so that the counts always add up to the number of valid rows.
+"""
+
+import chex
+import jax.numpy as jnp
+
+from replay_rl import base
+
+
+def histogram(
+  values: base.Array, mask: base.Array, *, num_bins: int
+) -> base.Array:
+  """Counts integers: the ages of a batch, or the uses of the buffer's slots.
+
+  Args:
+    values: `[N]` int, 0 or more.
+    mask: `[N]` bool, which of them to count.
+    num_bins: bins for 0, 1, ..., and for all from `num_bins - 1` on.
+
+  Returns:
+    `[num_bins]` int32.
+
+  Raises:
+    ValueError: if there is no bin.
+  """
+  chex.assert_rank([values, mask], 1)
+  chex.assert_equal_shape([values, mask])
+  chex.assert_type([values, mask], [int, bool])
+  if num_bins < 1:
+    raise ValueError(f'num_bins = {num_bins}, must be at least 1.')
+  bins = jnp.clip(values, 0, num_bins - 1)
+  return jnp.zeros(num_bins, jnp.int32).at[bins].add(mask)
+
+
+def steps_since_last_use_histogram(
+  last_sampled: base.Array,
+  slots: base.Array,
+  is_valid: base.Array,
+  step: base.Array,
+  *,
+  num_bins: int,
+) -> base.Array:
+  """Counts learner steps between a use of a rollout and the use before it.
+
+  The third histogram of figure 2 of https://arxiv.org/abs/2604.08706. Where
+  one batch holds a slot several times, each use after the first was last used
+  0 steps ago.
+
+  Args:
+    last_sampled: `[B]` int32, learner step of the latest use of the slot before
+      this update; -1 before any.
+    slots: `[B]` int32, the buffer slot of each row.
+    is_valid: `[B]` bool, which rows to count.
+    step: `[]` int32, the learner step of this update.
+    num_bins: bins for 0, 1, ..., and for all from `num_bins - 1` on.
+
+  Returns:
+    `[1 + num_bins]` int32: first uses, then uses after k steps at index 1 + k.
+  """
+  chex.assert_rank([last_sampled, slots, is_valid, step], [1, 1, 1, 0])
+  chex.assert_equal_shape([last_sampled, slots, is_valid])
+  is_same_BB = (slots[:, None] == slots[None, :]) & is_valid[None, :]
+  is_repeat_B = jnp.any(jnp.tril(is_same_BB, k=-1), axis=1)
+  gap_B = jnp.where(is_repeat_B, 0, step - last_sampled)
+  is_new_B = ~is_repeat_B & (last_sampled < 0)
+  num_new = jnp.sum(is_new_B & is_valid, dtype=jnp.int32)
+  counts = histogram(gap_B, is_valid & ~is_new_B, num_bins=num_bins)
+  return jnp.concatenate([num_new[None], counts])
+
+
+def masked_mean(values: base.Array, mask: base.Array) -> base.Array:
+  """Returns the mean of the values in the mask; 0 if there are none.
+
+  Args:
+    values: any shape.
+    mask: bool, same shape.
+
+  Returns:
+    `[]` float32.
+  """
+  chex.assert_equal_shape([values, mask])
+  chex.assert_type(mask, bool)
+  total = jnp.sum(jnp.where(mask, values, 0), dtype=jnp.float32)
+  return total / jnp.maximum(jnp.sum(mask), 1)
+
+
+def fresh_and_replayed_means(
+  values: base.Array, loss_mask: base.Array, is_fresh: base.Array
+) -> tuple[base.Array, base.Array]:
+  """Returns the means over the tokens of fresh and of replayed rows.
+
+  Made for clip fractions and |log ratios|, which differ with the age.
+
+  Args:
+    values: `[B, T]`, one number or truth value per token.
+    loss_mask: `[B, T]` bool, which tokens to count.
+    is_fresh: `[B]` bool, True for rows generated in this iteration.
+
+  Returns:
+    `[]` float32 for fresh and for replayed rows, each 0 if it has no token.
+  """
+  chex.assert_rank([values, loss_mask, is_fresh], [2, 2, 1])
+  chex.assert_equal_shape_prefix([values, loss_mask, is_fresh], 1)
+  is_fresh_B1 = is_fresh[:, None]
+  return (
+    masked_mean(values, loss_mask & is_fresh_B1),
+    masked_mean(values, loss_mask & ~is_fresh_B1),
+  )

@@ -1,0 +1,55 @@
+"""Where the arrays of a run live on a mesh."""
+
+import jax
+import optax
+
+from replay_rl import base
+from replay_rl.run import iteration
+from replay_rl.run import mesh as mesh_lib
+
+
+def of_run(
+  run: iteration.RunState,
+  param_axes: base.PyTree,
+  optimizer: optax.GradientTransformation,
+  mesh: jax.sharding.Mesh,
+) -> iteration.RunState:
+  """Returns the sharding of each array of a run with a leading axis of seeds.
+
+  Weights and what the optimizer keeps for them are split by the rules of
+  `mesh.RULES`; all else is whole on every device.
+
+  Args:
+    run: arrays or `jax.ShapeDtypeStruct`s.
+    param_axes: the logical axes of each weight, as `model.logical_axes` gives.
+    optimizer: whose state the run holds.
+    mesh: the devices.
+  """
+  whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+  def split(num_leading_axes):
+    leading = (None,) * num_leading_axes
+    return jax.tree.map(
+      lambda axes: jax.sharding.NamedSharding(
+        mesh, mesh_lib.spec(leading + axes)
+      ),
+      param_axes,
+      is_leaf=lambda node: isinstance(node, tuple),
+    )
+
+  shardings = jax.tree.map(lambda _: whole, run)
+  opt_state = optax.tree.map_params(
+    optimizer,
+    lambda _, sharding: sharding,
+    run.learner.opt_state,
+    split(1),
+    transform_non_params=lambda _: whole,
+  )
+  shardings = shardings._replace(
+    learner=shardings.learner._replace(params=split(1), opt_state=opt_state)
+  )
+  if run.delay_line is None:
+    return shardings
+  return shardings._replace(
+    delay_line=shardings.delay_line._replace(params=split(2))
+  )

@@ -1,0 +1,139 @@
+"""The folder of a run: its configuration, and the lock of the process in it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import jax
+
+CONFIG = 'config.json'
+_PACKAGES = (
+  'replay_rl',
+  'jax',
+  'jaxlib',
+  'flax',
+  'optax',
+  'orbax-checkpoint',
+  'chex',
+  'ml_collections',
+  'numpy',
+)
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+  """Makes the folder and holds it for this process alone.
+
+  The system frees the lock when the process ends, however it ends.
+
+  Raises:
+    ValueError: the folder cannot be written, or another process holds it.
+  """
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = open(folder / '.lock', 'w')
+  except OSError as error:
+    raise ValueError(
+      f'workdir = {str(folder)!r}: must be a folder that can be written '
+      f'({error})'
+    ) from error
+  with lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      raise ValueError(
+        f'workdir = {str(folder)!r}: another process is training in it'
+      ) from error
+    yield
+
+
+def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
+  """Writes the resolved configuration, or checks that it is the same.
+
+  Args:
+    folder: of the run.
+    config: every field of the run, nested, as plain JSON values.
+
+  Returns:
+    Warnings: packages whose version is not that of the run's beginning, so
+    that the run may not repeat bit for bit.
+
+  Raises:
+    ValueError: the folder holds a run of another configuration.
+  """
+  path = folder / CONFIG
+  # Through JSON, so that a tuple and a list are the same.
+  record = json.loads(json.dumps({'config': config} | _provenance()))
+  if not path.exists():
+    partial = path.with_suffix('.partial')
+    partial.write_text(json.dumps(record, indent=2) + '\n')
+    partial.replace(path)
+    return []
+  before = json.loads(path.read_text())
+  old, new = _flat(before['config']), _flat(record['config'])
+  changed = [
+    f'{name} = {new.get(name)!r} (there: {old.get(name)!r})'
+    for name in sorted(old.keys() | new.keys())
+    if old.get(name) != new.get(name)
+  ]
+  if changed:
+    raise ValueError(
+      f'workdir = {str(folder)!r}: holds a run of another config; use another '
+      f'folder or the same values: {"; ".join(changed)}'
+    )
+  return [
+    f'{name} is {version} now, was {before["versions"].get(name)}'
+    for name, version in record['versions'].items()
+    if version != before['versions'].get(name)
+  ]
+
+
+def _provenance() -> dict[str, Any]:
+  devices = jax.devices()
+  return {
+    'versions': {name: _version(name) for name in _PACKAGES}
+    | {'python': platform.python_version()},
+    'commit': _commit(),
+    'hardware': f'{len(devices)} x {devices[0].device_kind}, '
+    f'{os.cpu_count()} CPU cores, {platform.machine()}',
+    'command': sys.argv,
+  }
+
+
+def _version(package: str) -> str | None:
+  try:
+    return metadata.version(package)
+  except metadata.PackageNotFoundError:
+    return None
+
+
+def _commit() -> str:
+  here = pathlib.Path(__file__).parent
+  try:
+    return subprocess.run(
+      ['git', 'describe', '--always', '--dirty', '--abbrev=40'],
+      cwd=here,
+      check=True,
+      capture_output=True,
+      text=True,
+    ).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    return 'unknown'
+
+
+def _flat(tree: dict[str, Any], prefix: str = '') -> dict[str, Any]:
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      flat |= _flat(value, f'{prefix}{name}.')
+    else:
+      flat[prefix + name] = value
+  return flat

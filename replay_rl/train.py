@@ -1,0 +1,193 @@
+"""Trains a run: `python -m replay_rl.train --config=... --workdir=...`.
+
+The same command again continues the run where it stopped. SIGTERM saves a
+checkpoint and ends with status 143, so that a launcher can start it again.
+"""
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from absl import app
+from absl import flags
+from ml_collections import config_flags
+
+from replay_rl import base
+from replay_rl.run import checkpoint
+from replay_rl.run import config as config_lib
+from replay_rl.run import iteration as iteration_lib
+from replay_rl.run import logs
+from replay_rl.run import mesh as mesh_lib
+from replay_rl.run import programs as programs_lib
+from replay_rl.run import workdir as workdir_lib
+
+TERMINATED = 128 + signal.SIGTERM
+
+_CONFIG = config_flags.DEFINE_config_file(
+  'config', None, 'File of configs/, with --config.field=value to override.'
+)
+_WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
+
+
+class DivergedError(ValueError):
+  """A loss, gradient or reward is not finite."""
+
+
+def train(
+  config: config_lib.Config,
+  workdir: str | pathlib.Path,
+  *,
+  weight_rule: base.SlotRule | None = None,
+  stop_after: int | None = None,
+) -> iteration_lib.RunState:
+  """Trains a run to its last iteration, from where its folder says it is.
+
+  Args:
+    config: the run.
+    workdir: its folder.
+    weight_rule: a rule to sample by instead of `config.replay.weights`.
+    stop_after: iterations of the run after which to stop as on SIGTERM.
+
+  Returns:
+    The run, each array with a leading axis `[S]` of seeds.
+
+  Raises:
+    ValueError: a setting that is not allowed, a folder that cannot be used, or
+      a run that diverged.
+  """
+  workdir = pathlib.Path(workdir)
+  parts = config_lib.build(config, weight_rule=weight_rule)
+  mesh = mesh_lib.make(config.mesh.shape)
+  with workdir_lib.locked(workdir), jax.set_mesh(mesh):
+    for note in workdir_lib.claim(workdir, dataclasses.asdict(config)):
+      warnings.warn(f'{note}: the run may not repeat bit for bit', stacklevel=2)
+    programs = programs_lib.build(
+      parts,
+      num_seeds=config.num_seeds,
+      num_eval_prompts=config.evaluation.num_prompts,
+      num_eval_samples=config.evaluation.num_samples,
+      mesh=mesh,
+    )
+    seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
+    run = programs.init(config_lib.base_weights(config, parts), seeds)
+    manager = checkpoint.open_folder(
+      workdir / 'checkpoints', keep=config.checkpoint.keep
+    )
+    with contextlib.closing(manager):
+      run = checkpoint.restore_latest(manager, run) or run
+      return _loop(run, parts, programs, manager, config, workdir, stop_after)
+
+
+def _loop(
+  run: iteration_lib.RunState,
+  parts: iteration_lib.Parts,
+  programs: programs_lib.Programs,
+  manager: ocp.CheckpointManager,
+  config: config_lib.Config,
+  workdir: pathlib.Path,
+  stop_after: int | None,
+) -> iteration_lib.RunState:
+  first = int(run.iteration[0])
+  end = config.num_iterations
+  if stop_after is not None:
+    end = min(end, stop_after)
+  log_of_run = logs.open_all(
+    workdir,
+    name=config.name,
+    num_iterations=config.num_iterations,
+    iteration=first,
+    tensorboard=config.logging.tensorboard,
+  )
+  with _sigterm() as terminated, log_of_run as log:
+    for iteration in range(first, end):
+      started = time.perf_counter()
+      run, measured = programs.iterate(run)
+      lines = programs_lib.lines(run, measured, parts.transformer, config.mu)
+      if _is_due(config.evaluation.every, iteration):
+        scores = programs_lib.scores(programs, run)
+        lines = [
+          line | score for line, score in zip(lines, scores, strict=True)
+        ]
+      log.write(lines, time.perf_counter() - started)
+      _check_finite(lines, manager)
+      stops = iteration + 1 == end or terminated.is_set()
+      if stops or _is_due(config.checkpoint.every, iteration):
+        checkpoint.save(manager, run)
+      if terminated.is_set():
+        manager.wait_until_finished()
+        raise SystemExit(TERMINATED)
+    manager.wait_until_finished()
+  return run
+
+
+def _is_due(every: int, iteration: int) -> bool:
+  return every > 0 and (iteration + 1) % every == 0
+
+
+def _check_finite(
+  lines: list[dict[str, Any]], manager: ocp.CheckpointManager
+) -> None:
+  for line in lines:
+    for name in ('loss', 'grad_norm', 'reward'):
+      if not math.isfinite(line[name]):
+        manager.wait_until_finished()
+        step = manager.latest_step()
+        kept = (
+          'there is no checkpoint yet'
+          if step is None
+          else f'the last good checkpoint is {manager.directory / str(step)}'
+        )
+        raise DivergedError(
+          f'{name} = {line[name]} in iteration {line["iteration"]} of seed '
+          f'{line["seed"]}: must be finite; {kept}'
+        )
+
+
+@contextlib.contextmanager
+def _sigterm() -> Iterator[threading.Event]:
+  """Turns SIGTERM into an event, where a handler can be set."""
+  event = threading.Event()
+  if threading.current_thread() is not threading.main_thread():
+    yield event
+    return
+  before = signal.signal(signal.SIGTERM, lambda *_: event.set())
+  try:
+    yield event
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def main(argv: list[str]) -> None:
+  """Trains the run that the flags name."""
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected arguments: {argv[1:]}')
+  try:
+    if _WORKDIR.value is None or _CONFIG.value is None:
+      raise ValueError('--config and --workdir must be given')
+    config_lib.cache_compiled_programs(_CONFIG.value)
+    train(_CONFIG.value, _WORKDIR.value)
+  except ValueError as error:
+    sys.exit(f'error: {error}')
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """Parses flags; a field that the config does not have is a ValueError."""
+  try:
+    return app.parse_flags_with_usage(argv)
+  except (KeyError, AttributeError, TypeError, ValueError) as error:
+    sys.exit(f'error: {error}')
+
+
+if __name__ == '__main__':
+  app.run(main, flags_parser=parse_flags)

@@ -1,0 +1,116 @@
+"""Tests of replay_rl.rl.advantages."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import parameterized
+
+from replay_rl.rl import advantages
+
+ALL = {
+  'group_standardized': functools.partial(
+    advantages.group_standardized, eps=1e-4
+  ),
+  'group_mean_baseline': advantages.group_mean_baseline,
+  'leave_one_out': advantages.leave_one_out,
+}
+
+# Three groups, of sizes 3, 2 and 1, with their rows mixed.
+REWARDS = jnp.array([1.0, 0.5, 0.0, 0.25, 0.0, 3.0])
+GROUP_ID = jnp.array([7, -5, 7, -5, 7, 2**31 - 1], jnp.int32)
+
+
+def one_group_at_a_time(name, rewards, group_id):
+  """The slow twin: loops over rows, in float64."""
+  expected = []
+  for i in range(len(rewards)):
+    group = rewards[group_id == group_id[i]].astype(np.float64)
+    lead = rewards[i] - group.mean()
+    if name == 'group_standardized':
+      # ddof=1, the sample standard deviation, as torch.std in trl and verl.
+      lead /= (group.std(ddof=1) if len(group) > 1 else 0.0) + 1e-4
+    if name == 'leave_one_out':
+      others = (group.sum() - rewards[i]) / max(len(group) - 1, 1)
+      lead = rewards[i] - others if len(group) > 1 else 0.0
+    expected.append(lead)
+  return np.array(expected)
+
+
+class AdvantagesTest(parameterized.TestCase):
+  def test_group_mean_baseline_by_hand(self):
+    np.testing.assert_allclose(
+      advantages.group_mean_baseline(REWARDS, GROUP_ID),
+      [2 / 3, 0.125, -1 / 3, -0.125, -1 / 3, 0.0],
+      rtol=1e-6,
+    )
+
+  def test_leave_one_out_by_hand(self):
+    np.testing.assert_allclose(
+      advantages.leave_one_out(REWARDS, GROUP_ID),
+      [1.0, 0.25, -0.5, -0.25, -0.5, 0.0],
+      rtol=1e-6,
+    )
+
+  def test_group_standardized_by_hand(self):
+    # Sample deviations: sqrt(1 / 3) = 0.57735 and sqrt(1 / 32) = 0.17678.
+    np.testing.assert_allclose(
+      advantages.group_standardized(REWARDS, GROUP_ID, eps=0.5),
+      [0.618802, 0.184699, -0.309401, -0.184699, -0.309401, 0.0],
+      rtol=1e-5,
+    )
+
+  def test_group_has_variance_by_hand(self):
+    rewards = jnp.array([1.0, 1.0, 0.0, 1.0, 0.0, 3.0])
+    np.testing.assert_array_equal(
+      advantages.group_has_variance(rewards, GROUP_ID),
+      [True, False, True, False, True, False],
+    )
+
+  @parameterized.parameters(*ALL)
+  def test_advantages_equal_those_of_one_group_at_a_time(self, name):
+    rng = np.random.default_rng(0)
+    compute = jax.jit(ALL[name])
+    for _ in range(10):
+      rewards = rng.normal(size=24).astype(np.float32)
+      group_id = rng.choice([-(2**31), -1, 0, 5, 9, 2**31 - 1], 24)
+      np.testing.assert_allclose(
+        compute(rewards, group_id.astype(np.int32)),
+        one_group_at_a_time(name, rewards, group_id),
+        rtol=1e-4,
+        atol=1e-5,
+      )
+
+  @parameterized.parameters(*ALL)
+  def test_each_seed_of_a_batch_is_computed_by_itself(self, name):
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=(3, 8)).astype(np.float32)
+    group_id = rng.integers(0, 3, (3, 8), np.int32)
+    batched = jax.vmap(ALL[name])(rewards, group_id)
+    for seed in range(3):
+      np.testing.assert_allclose(
+        batched[seed], ALL[name](rewards[seed], group_id[seed]), rtol=1e-5
+      )
+
+  @parameterized.parameters(*ALL)
+  def test_equal_rewards_give_exactly_zero(self, name):
+    # In float32, the mean of three times 0.1 is not 0.1.
+    rewards = jnp.full(3, 0.1)
+    np.testing.assert_array_equal(ALL[name](rewards, jnp.zeros(3, int)), 0.0)
+
+  @parameterized.parameters(*ALL)
+  def test_a_reward_of_one_group_does_not_reach_the_others(self, name):
+    found = ALL[name](REWARDS.at[0].set(jnp.nan), GROUP_ID)
+    expected = ALL[name](REWARDS, GROUP_ID)
+    np.testing.assert_array_equal(found[1::2], expected[1::2])
+    self.assertTrue(np.isnan(found[::2]).all())
+
+  @parameterized.parameters(*ALL.values(), advantages.group_has_variance)
+  def test_wrong_inputs_raise(self, compute):
+    with self.assertRaisesRegex(AssertionError, 'rank'):
+      compute(REWARDS[None], GROUP_ID[None])
+    with self.assertRaisesRegex(AssertionError, 'shape'):
+      compute(REWARDS, GROUP_ID[:-1])
+    with self.assertRaisesRegex(AssertionError, 'type'):
+      compute(REWARDS, REWARDS)
