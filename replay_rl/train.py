@@ -24,6 +24,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from replay_rl import base
+from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration as iteration_lib
@@ -67,8 +68,10 @@ def train(
       a run that diverged.
   """
   workdir = pathlib.Path(workdir)
-  parts = config_lib.build(config, weight_rule=weight_rule)
+  parts = build.parts(config, weight_rule=weight_rule)
   mesh = mesh_lib.make(config.mesh.shape)
+  cache = pathlib.Path(config.cache_dir).expanduser()
+  jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   with workdir_lib.locked(workdir), jax.set_mesh(mesh):
     for note in workdir_lib.claim(workdir, dataclasses.asdict(config)):
       warnings.warn(f'{note}: the run may not repeat bit for bit', stacklevel=2)
@@ -80,7 +83,7 @@ def train(
       mesh=mesh,
     )
     seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
-    run = programs.init(config_lib.base_weights(config, parts), seeds)
+    run = programs.init(build.base_weights(config, parts), seeds)
     manager = checkpoint.open_folder(
       workdir / 'checkpoints', keep=config.checkpoint.keep
     )
@@ -175,7 +178,6 @@ def main(argv: list[str]) -> None:
   try:
     if _WORKDIR.value is None or _CONFIG.value is None:
       raise ValueError('--config and --workdir must be given')
-    config_lib.cache_compiled_programs(_CONFIG.value)
     train(_CONFIG.value, _WORKDIR.value)
   except ValueError as error:
     sys.exit(f'error: {error}')

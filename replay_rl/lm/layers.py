@@ -6,17 +6,22 @@ columns to attend to, d channels of a head, c a pair of fused matrices.
 
 from typing import NamedTuple
 
-from flax import nnx
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import rope
 
+# Models of at most this many layers run unrolled, which saves the copies that
+# a scan makes of weights and activations (a fifth of a step on CPU). Deeper
+# ones are scanned, so that compile time does not grow with depth.
+UNROLL_LIMIT = 8
+
 
 class KeyValues(NamedTuple):
-  """keys, values: `[layers, B, K, S, d]` of all layers and columns."""
+  """Rotated keys and values, `[layers, B, K, S, d]` each."""
 
   keys: base.Array
   values: base.Array
@@ -25,15 +30,20 @@ class KeyValues(NamedTuple):
 class Context(NamedTuple):
   """What every layer needs to know about the tokens.
 
-  cosines, sines: `[B or 1, T, d / 2]` float32, of the rotary positions.
-  mask: `[B or 1, T, S]` bool, True where a token may attend to a column.
-  column: `[]` int32, where the first token is written in the key-value cache.
+  cosines, sines: `[B, T, d / 2]` float32, of the rotary positions.
+  mask: `[B, T, S]` bool, True where a token may attend to a column.
+  column: `[]` int32, where the first token goes in a key-value cache.
   """
 
   cosines: base.Array
   sines: base.Array
   mask: base.Array
   column: base.Array
+
+
+def is_unrolled(num_layers: int) -> bool:
+  """Returns whether a model runs layer by layer rather than in a scan."""
+  return num_layers <= UNROLL_LIMIT
 
 
 def normal(
@@ -43,9 +53,7 @@ def normal(
   return nnx.Param(stddev * jax.random.normal(rngs.params(), shape), axes=axes)
 
 
-def constant(
-  value: float, shape: tuple[int, ...], axes: tuple
-) -> nnx.Param:
+def constant(value: float, shape: tuple[int, ...], axes: tuple) -> nnx.Param:
   """Returns a parameter of equal entries; `axes` names its dimensions."""
   return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes)
 
@@ -59,9 +67,7 @@ class Layer(nnx.Module):
   residual stream are scaled down by sqrt(2 num_layers), as in GPT-2.
   """
 
-  def __init__(
-    self, config: architecture.TransformerConfig, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, config: architecture.TransformerConfig, *, rngs: nnx.Rngs):
     """Draws the parameters of every layer."""
     N, D, F = config.num_layers, config.d_model, config.d_ff
     H, K, d = config.num_heads, config.num_kv_heads, config.head_dim
@@ -112,41 +118,42 @@ class Layer(nnx.Module):
     x_BTD: base.Array,
     context: Context,
     cache: KeyValues | None,
-    layer: base.Array | int,
+    index: base.Array | int,
   ) -> tuple[base.Array, KeyValues | None]:
-    """Returns the residual stream after this layer, and the cache with it.
+    """Returns the residual stream after this layer, and the cache.
 
     Args:
       x_BTD: `[B, T, D]` residual stream.
       context: positions and mask.
-      cache: None to attend to the T tokens themselves; else they are written
-        to the cache, which is attended to.
-      layer: `[]` int32, index of this layer in the cache.
+      cache: None to attend to the T tokens themselves. Else their keys and
+        values are written to the columns from `context.column` on, and all
+        columns are attended to.
+      index: `[]` int32, index of this layer in the cache.
     """
-    eps = self.config.norm_eps
-    q_BKGTd, k_BKTd, v_BKTd = self._project(
-      rms_norm(x_BTD, self.attention_norm[...], eps), context
-    )
-    if cache is None:
-      keys_BKSd, values_BKSd = k_BKTd, v_BKTd
-    else:
-      start = (layer, 0, 0, context.column, 0)
+    epsilon = self.config.norm_eps
+    h_BTD = rms_norm(x_BTD, self.attention_norm[...], epsilon)
+    q_BKGTd, keys_BKSd, values_BKSd = self._project(h_BTD, context)
+    if cache is not None:
+      # Written first and read after, or XLA would copy the cache.
+      start = (index, 0, 0, context.column, 0)
       cache = KeyValues(
-        jax.lax.dynamic_update_slice(cache.keys, k_BKTd[None], start),
-        jax.lax.dynamic_update_slice(cache.values, v_BKTd[None], start),
+        jax.lax.dynamic_update_slice(cache.keys, keys_BKSd[None], start),
+        jax.lax.dynamic_update_slice(cache.values, values_BKSd[None], start),
       )
-      keys_BKSd, values_BKSd = cache.keys[layer], cache.values[layer]
+      keys_BKSd, values_BKSd = cache.keys[index], cache.values[index]
     heads_BKGTd = attend(q_BKGTd, keys_BKSd, values_BKSd, context.mask)
     B, K, G, T, d = heads_BKGTd.shape
     heads_BTHd = heads_BKGTd.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, d)
-    x_BTD += _matmul('bthd,hde->bte', heads_BTHd, self.output)
-    h_BTD = rms_norm(x_BTD, self.mlp_norm[...], eps)
+    x_BTD += _matmul('bthk,hkd->btd', heads_BTHd, self.output)
+    h_BTD = rms_norm(x_BTD, self.mlp_norm[...], epsilon)
     h_BTcF = _matmul('btd,dcf->btcf', h_BTD, self.gate_up)
     h_BTF = jax.nn.silu(h_BTcF[:, :, 0]) * h_BTcF[:, :, 1]
     return x_BTD + _matmul('btf,fd->btd', h_BTF, self.down), cache
 
-  def _project(self, h_BTD: base.Array, context: Context):
-    """Returns rotated queries and keys, and values, heads before tokens."""
+  def _project(
+    self, h_BTD: base.Array, context: Context
+  ) -> tuple[base.Array, base.Array, base.Array]:
+    """Returns queries `[B, K, G, T, d]`, keys and values `[B, K, T, d]`."""
     config = self.config
     q_BTHd = _matmul('btd,dhk->bthk', h_BTD, self.query)
     kv_BTcKd = _matmul('btd,dchk->btchk', h_BTD, self.key_value)
@@ -166,9 +173,7 @@ class Layer(nnx.Module):
     return q_BKGTd, k_BTKd.transpose(0, 2, 1, 3), v_BTKd.transpose(0, 2, 1, 3)
 
 
-def rms_norm(
-  x: base.Array, scale_D: base.Array, epsilon: float
-) -> base.Array:
+def rms_norm(x: base.Array, scale_D: base.Array, epsilon: float) -> base.Array:
   """Divides the last axis by its root mean square, in float32, and scales it.
 
   Zhang and Sennrich, 'Root Mean Square Layer Normalization',
@@ -192,35 +197,46 @@ def attend(
   Ainslie et al., 'GQA', arXiv:2305.13245. Keys and values are not repeated:
   the query heads of a group are rows of one matrix.
   """
-  B, K, G, T, d = q_BKGTd.shape
-  S = keys_BKSd.shape[2]
-  if T == 1:
-    # One query reads each key once: bandwidth is what counts, and a product
-    # and sum fuse with the slice of the cache where a matmul would copy it.
-    q_BKG1d, keys_BK1Sd = q_BKGTd, keys_BKSd[:, :, None]
-    scores_BKGTS = jnp.sum(
-      q_BKG1d * keys_BK1Sd, axis=-1, dtype=jnp.float32
-    )[:, :, :, None]
-  else:
-    scores_BKGTS = jnp.einsum(
-      'bkmd,bksd->bkms',
-      q_BKGTd.reshape(B, K, G * T, d),
-      keys_BKSd,
-      preferred_element_type=jnp.float32,
-    ).reshape(B, K, G, T, S)
-  masked_BKGTS = jnp.where(
-    mask_BTS[:, None, None], scores_BKGTS * d**-0.5, jnp.finfo(jnp.float32).min
+  scores_BKGTS = _read_keys(q_BKGTd, keys_BKSd) * q_BKGTd.shape[-1] ** -0.5
+  scores_BKGTS = jnp.where(
+    mask_BTS[:, None, None], scores_BKGTS, jnp.finfo(jnp.float32).min
   )
-  weights_BKGTS = jax.nn.softmax(masked_BKGTS).astype(values_BKSd.dtype)
+  return _mix_values(jax.nn.softmax(scores_BKGTS), values_BKSd)
+
+
+# One query reads each key once, so bandwidth is what counts: XLA compiles
+# a product and a sum to less work than one small matmul per row and head.
+
+
+def _read_keys(q_BKGTd: base.Array, keys_BKSd: base.Array) -> base.Array:
+  B, K, G, T, d = q_BKGTd.shape
   if T == 1:
-    weights_BKGS1 = weights_BKGTS.transpose(0, 1, 2, 4, 3)
-    heads_BKGd = jnp.sum(
-      weights_BKGS1 * values_BKSd[:, :, None], axis=-2, dtype=jnp.float32
+    products_BKGSd = q_BKGTd * keys_BKSd[:, :, None]
+    return jnp.sum(products_BKGSd, -1, dtype=jnp.float32)[:, :, :, None]
+  scores = jnp.einsum(
+    'bkmd,bksd->bkms',
+    q_BKGTd.reshape(B, K, G * T, d),
+    keys_BKSd,
+    preferred_element_type=jnp.float32,
+  )
+  return scores.reshape(B, K, G, T, -1)
+
+
+def _mix_values(
+  weights_BKGTS: base.Array, values_BKSd: base.Array
+) -> base.Array:
+  B, K, G, T, S = weights_BKGTS.shape
+  weights_BKGTS = weights_BKGTS.astype(values_BKSd.dtype)
+  if T == 1:
+    products_BKGSd = (
+      weights_BKGTS[:, :, :, 0, :, None] * values_BKSd[:, :, None]
     )
-    return heads_BKGd[:, :, :, None].astype(values_BKSd.dtype)
-  return jnp.einsum(
+    mixed = jnp.sum(products_BKGSd, -2, dtype=jnp.float32)
+    return mixed[:, :, :, None].astype(values_BKSd.dtype)
+  mixed = jnp.einsum(
     'bkms,bksd->bkmd', weights_BKGTS.reshape(B, K, G * T, S), values_BKSd
-  ).reshape(B, K, G, T, d)
+  )
+  return mixed.reshape(B, K, G, T, -1)
 
 
 def _matmul(subscripts: str, x: base.Array, weight: nnx.Param) -> base.Array:

@@ -5,36 +5,16 @@ arrays; all functions here are pure in the arrays. The sampler and the learner
 run the same code, so that their log-probabilities agree.
 """
 
-from typing import NamedTuple
-
 import chex
-from flax import nnx
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from replay_rl import base
 from replay_rl.lm import architecture
+from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import layers
 from replay_rl.lm import rope
-
-# Models of at most this many layers run unrolled, which saves the copies that
-# a scan makes of weights and activations (a fifth of a step on CPU). Deeper
-# ones are scanned, so that compile time does not grow with depth.
-UNROLL_LIMIT = 8
-
-
-class Cache(NamedTuple):
-  """Keys and values of the tokens read so far.
-
-  keys, values: `[layers, B, K, S, head_dim]`.
-  is_valid: `[B, S]` bool, True where the column holds a token of the row.
-  num_columns: `[]` int32, columns written so far, the same for all rows.
-  """
-
-  keys: base.Array
-  values: base.Array
-  is_valid: base.Array
-  num_columns: base.Array
 
 
 class Transformer(nnx.Module):
@@ -44,9 +24,7 @@ class Transformer(nnx.Module):
   start with variance 1.
   """
 
-  def __init__(
-    self, config: architecture.TransformerConfig, *, rngs: nnx.Rngs
-  ):
+  def __init__(self, config: architecture.TransformerConfig, *, rngs: nnx.Rngs):
     """Draws all parameters."""
     V, D = config.vocab_size, config.d_model
     self.config = config
@@ -94,47 +72,16 @@ def logical_axes(config: architecture.TransformerConfig) -> base.PyTree:
     for the axis of fused matrices.
   """
   abstract = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
-  is_variable = lambda leaf: isinstance(leaf, nnx.Variable)
-  return nnx.to_pure_dict(
-    jax.tree.map(
-      lambda variable: variable.replace(variable.axes),
-      nnx.state(abstract),
-      is_leaf=is_variable,
-    )
+  axes = jax.tree.map(
+    lambda variable: variable.replace(variable.axes),
+    nnx.state(abstract),
+    is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
   )
-
-
-def init_cache(
-  config: architecture.TransformerConfig, *, batch_size: int, num_columns: int
-) -> Cache:
-  """Returns an empty cache of `num_columns` columns."""
-  shape = (
-    config.num_layers,
-    batch_size,
-    config.num_kv_heads,
-    num_columns,
-    config.head_dim,
-  )
-  return Cache(
-    keys=jnp.zeros(shape, config.compute_dtype),
-    values=jnp.zeros(shape, config.compute_dtype),
-    is_valid=jnp.zeros((batch_size, num_columns), bool),
-    num_columns=jnp.zeros((), jnp.int32),
-  )
-
-
-def grow_cache(cache: Cache, num_columns: int) -> Cache:
-  """Returns the cache with empty columns appended."""
-  pad = ((0, 0), (0, 0), (0, 0), (0, num_columns), (0, 0))
-  return cache._replace(
-    keys=jnp.pad(cache.keys, pad),
-    values=jnp.pad(cache.values, pad),
-    is_valid=jnp.pad(cache.is_valid, pad[2:4]),
-  )
+  return nnx.to_pure_dict(axes)
 
 
 def unstack(params: base.PyTree) -> base.PyTree:
-  """Returns the parameters with a list of layers, if these are few enough.
+  """Returns the parameters with a list of layers, if these run unrolled.
 
   All functions of this module take both forms. A caller with a loop around
   the model converts once, outside, so that no step slices the weights.
@@ -143,7 +90,7 @@ def unstack(params: base.PyTree) -> base.PyTree:
   if isinstance(stacked, list):
     return params
   num_layers = jax.tree.leaves(stacked)[0].shape[0]
-  if num_layers > UNROLL_LIMIT:
+  if not layers.is_unrolled(num_layers):
     return params
   per_layer = [
     jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(num_layers)
@@ -151,49 +98,72 @@ def unstack(params: base.PyTree) -> base.PyTree:
   return {**params, 'layers': per_layer}
 
 
-def hidden_states(
+def apply(
   graphdef: nnx.GraphDef,
   params: base.PyTree,
   tokens: base.Array,
   *,
   is_valid: base.Array | None = None,
-  cache: Cache | None = None,
-) -> tuple[base.Array, Cache | None]:
-  """Returns what the output layer reads, `[B, T, D]`; the rest as `apply`."""
+) -> base.Array:
+  """Returns the logits of the token after each token.
+
+  Args:
+    graphdef: from `init`.
+    params: from `init`, or `unstack` of it.
+    tokens: `[B, T]` int32.
+    is_valid: `[B, T]` bool, False for padding on any side, which is neither
+      attended to nor counted in positions. None is enough for right padding,
+      which causal attention never reads.
+
+  Returns:
+    `[B, T, V]` float32.
+  """
+  return unembed(params, _hidden_states(graphdef, params, tokens, is_valid))
+
+
+def extend(
+  graphdef: nnx.GraphDef,
+  params: base.PyTree,
+  tokens: base.Array,
+  cache: cache_lib.Cache,
+  *,
+  is_valid: base.Array,
+) -> tuple[base.Array, cache_lib.Cache]:
+  """Reads T more tokens of each row: prefill and decode.
+
+  Args:
+    graphdef: from `init`.
+    params: from `init`, or `unstack` of it.
+    tokens: `[B, T]` int32.
+    cache: the tokens before, with room for T more columns.
+    is_valid: `[B, T]` bool, as in `apply`.
+
+  Returns:
+    Hidden states `[B, T, D]`, of which the caller passes to `unembed` those
+    it needs, and the cache with these tokens written.
+  """
   chex.assert_rank(tokens, 2)
-  chex.assert_type(tokens, jnp.int32)
-  if is_valid is not None:
-    chex.assert_equal_shape([tokens, is_valid])
-    chex.assert_type(is_valid, bool)
-  params = unstack(params)
-  per_layer = params['layers']
-  is_unrolled = isinstance(per_layer, list)
-  module = nnx.merge(
-    graphdef, {**params, 'layers': per_layer[0] if is_unrolled else per_layer}
+  chex.assert_equal_shape([tokens, is_valid])
+  column = cache.num_columns
+  is_valid_BS = jax.lax.dynamic_update_slice(
+    cache.is_valid, is_valid, (0, column)
   )
-  config, layer_def = module.config, nnx.graphdef(module.layers)
-  context, is_valid_BS = _context(config, tokens, is_valid, cache)
-
-  def step(x_BTD, key_values, index, layer_params):
-    layer = nnx.merge(layer_def, layer_params)
-    return layer(x_BTD, context, key_values, index)
-
-  x_BTD = module.embedding[...][tokens].astype(config.compute_dtype)
-  key_values = cache and layers.KeyValues(cache.keys, cache.values)
-  if is_unrolled:
-    for index, layer_params in enumerate(per_layer):
-      x_BTD, key_values = step(x_BTD, key_values, index, layer_params)
-  else:
-    (x_BTD, key_values), _ = jax.lax.scan(
-      lambda carry, xs: (step(*carry, *xs), None),
-      (x_BTD, key_values),
-      (jnp.arange(config.num_layers), per_layer),
-    )
-  x_BTD = layers.rms_norm(x_BTD, module.final_norm[...], config.norm_eps)
-  if cache is not None:
-    num_columns = cache.num_columns + tokens.shape[1]
-    cache = Cache(*key_values, is_valid_BS, num_columns)
-  return x_BTD, cache
+  positions_BT = cache.num_tokens[:, None] + jnp.cumsum(is_valid, axis=1) - 1
+  x_BTD, key_values = _forward(
+    graphdef,
+    params,
+    tokens,
+    positions_BT,
+    is_valid_BS,
+    column=column,
+    key_values=cache.layers,
+  )
+  return x_BTD, cache_lib.Cache(
+    layers=key_values,
+    is_valid=is_valid_BS,
+    num_tokens=positions_BT[:, -1] + 1,
+    num_columns=column + tokens.shape[1],
+  )
 
 
 def unembed(params: base.PyTree, x: base.Array) -> base.Array:
@@ -205,34 +175,6 @@ def unembed(params: base.PyTree, x: base.Array) -> base.Array:
     weights_VD.astype(x.dtype),
     preferred_element_type=jnp.float32,
   )
-
-
-def apply(
-  graphdef: nnx.GraphDef,
-  params: base.PyTree,
-  tokens: base.Array,
-  *,
-  is_valid: base.Array | None = None,
-  cache: Cache | None = None,
-) -> tuple[base.Array, Cache | None]:
-  """Returns the logits of the token after each token.
-
-  Args:
-    graphdef: from `init`.
-    params: from `init`, or `unstack` of it.
-    tokens: `[B, T]` int32.
-    is_valid: `[B, T]` bool, False for padding on any side, which is neither
-      attended to nor counted in positions; None if there is none to skip.
-      Right padding needs no mask without a cache: attention is causal.
-    cache: None, or the tokens that came before, with room for T more columns.
-
-  Returns:
-    Logits `[B, T, V]` float32, and the cache with these tokens written.
-  """
-  x_BTD, cache = hidden_states(
-    graphdef, params, tokens, is_valid=is_valid, cache=cache
-  )
-  return unembed(params, x_BTD), cache
 
 
 def token_logprobs(
@@ -254,7 +196,7 @@ def token_logprobs(
     `[B, T]` float32 each: log p(token t | tokens < t), and the entropy in nats
     of the distribution it is scored under; both zero at t = 0.
   """
-  x_BTD, _ = hidden_states(graphdef, params, tokens[:, :-1])
+  x_BTD = _hidden_states(graphdef, params, tokens[:, :-1], None)
   logits_BTV = unembed(params, x_BTD) / temperature
   logprobs_BTV = jax.nn.log_softmax(logits_BTV)
   # A masked sum: the transpose of a gather would be a scatter.
@@ -266,37 +208,82 @@ def token_logprobs(
   return jnp.pad(logprobs_BT, pad), jnp.pad(entropy_BT, pad)
 
 
-def _context(
-  config: architecture.TransformerConfig,
+def _hidden_states(
+  graphdef: nnx.GraphDef,
+  params: base.PyTree,
   tokens_BT: base.Array,
   is_valid_BT: base.Array | None,
-  cache: Cache | None,
-) -> tuple[layers.Context, base.Array | None]:
-  """Returns positions and mask, and which columns of the cache are valid."""
-  T = tokens_BT.shape[1]
-  positions_BT = jnp.arange(T)[None, :]
-  if is_valid_BT is not None:
-    positions_BT = jnp.cumsum(is_valid_BT, axis=1) - 1
-  elif cache is None:
-    is_valid_BT = jnp.ones((1, T), bool)
+) -> base.Array:
+  """Returns what the output layer reads, `[B, T, D]`, without a cache."""
+  chex.assert_rank(tokens_BT, 2)
+  if is_valid_BT is None:
+    is_valid_BT = jnp.ones((1, tokens_BT.shape[1]), bool)
+    positions_BT = jnp.arange(tokens_BT.shape[1])[None, :]
   else:
-    is_valid_BT = jnp.ones(tokens_BT.shape, bool)
-  column = jnp.zeros((), jnp.int32)
-  is_valid_BS = is_valid_BT
-  if cache is not None:
-    column = cache.num_columns
-    positions_BT += jnp.sum(cache.is_valid, axis=1, keepdims=True)
-    is_valid_BS = jax.lax.dynamic_update_slice(
-      cache.is_valid, is_valid_BT, (0, column)
-    )
-  columns_S = jnp.arange(is_valid_BS.shape[1])
-  is_past_TS = columns_S[None, :] <= column + jnp.arange(T)[:, None]
+    chex.assert_equal_shape([tokens_BT, is_valid_BT])
+    positions_BT = jnp.cumsum(is_valid_BT, axis=1) - 1
+  x_BTD, _ = _forward(
+    graphdef,
+    params,
+    tokens_BT,
+    positions_BT,
+    is_valid_BT,
+    column=jnp.int32(0),
+    key_values=None,
+  )
+  return x_BTD
+
+
+def _forward(
+  graphdef: nnx.GraphDef,
+  params: base.PyTree,
+  tokens_BT: base.Array,
+  positions_BT: base.Array,
+  is_valid_BS: base.Array,
+  *,
+  column: base.Array,
+  key_values: base.PyTree,
+) -> tuple[base.Array, base.PyTree]:
+  """Returns hidden states, and the keys and values if there were any."""
+  chex.assert_type([tokens_BT, is_valid_BS], [jnp.int32, bool])
+  params = unstack(params)
+  per_layer = params['layers']
+  is_unrolled = isinstance(per_layer, list)
+  module = nnx.merge(
+    graphdef, {**params, 'layers': per_layer[0] if is_unrolled else per_layer}
+  )
+  config, layer_def = module.config, nnx.graphdef(module.layers)
   cosines_BTd, sines_BTd = rope.rotations(
     positions_BT, rope.frequencies(config)
   )
-  return layers.Context(
+  columns_T = column + jnp.arange(tokens_BT.shape[1])
+  columns_S = jnp.arange(is_valid_BS.shape[1])
+  is_past_TS = columns_S[None, :] <= columns_T[:, None]
+  context = layers.Context(
     cosines=cosines_BTd,
     sines=sines_BTd,
     mask=is_past_TS[None] & is_valid_BS[:, None, :],
     column=column,
-  ), is_valid_BS
+  )
+
+  def run_layer(carry, layer):
+    x_BTD, key_values = carry
+    layer_params, index = layer
+    module = nnx.merge(layer_def, layer_params)
+    return module(x_BTD, context, key_values, index), None
+
+  x_BTD = module.embedding[...][tokens_BT].astype(config.compute_dtype)
+  if is_unrolled:
+    pasts = key_values or [None] * config.num_layers
+    key_values = []
+    for layer_params, past in zip(per_layer, pasts, strict=True):
+      (x_BTD, present), _ = run_layer((x_BTD, past), (layer_params, 0))
+      key_values.append(present)
+  else:
+    (x_BTD, key_values), _ = jax.lax.scan(
+      run_layer,
+      (x_BTD, key_values),
+      (per_layer, jnp.arange(config.num_layers)),
+    )
+  x_BTD = layers.rms_norm(x_BTD, module.final_norm[...], config.norm_eps)
+  return x_BTD, key_values

@@ -54,9 +54,7 @@ def rotations(
   return jnp.cos(angles_BTd), jnp.sin(angles_BTd)
 
 
-def rotate(
-  x: base.Array, cosines: base.Array, sines: base.Array
-) -> base.Array:
+def rotate(x: base.Array, cosines: base.Array, sines: base.Array) -> base.Array:
   """Rotates channel i with channel i + head_dim / 2.
 
   Args:

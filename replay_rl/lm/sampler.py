@@ -4,17 +4,23 @@ import functools
 from typing import NamedTuple
 
 import chex
-from flax import nnx
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import model
 from replay_rl.lm import truncation
 
 
 class _Step(NamedTuple):
-  """One sampled token of every row, `[B]`; `[R, B]` for all of them."""
+  """One token of every row, `[B]`; `[R, B]` for all of them.
+
+  is_sampled: bool, False if the row had finished: the other fields of the row
+    then mean nothing.
+  """
 
   tokens: base.Array
   behavior_logprobs: base.Array
@@ -24,12 +30,12 @@ class _Step(NamedTuple):
 
 
 class _Loop(NamedTuple):
-  """num_steps: `[]` tokens sampled. steps: `_Step` `[R, B]`."""
+  """num_steps: `[]` tokens drawn per row. is_finished: `[B]` bool."""
 
   num_steps: base.Array
   steps: _Step
   is_finished: base.Array
-  cache: model.Cache
+  cache: cache_lib.Cache
 
 
 @functools.partial(
@@ -99,17 +105,15 @@ def generate(
   )
   params = model.unstack(params)
 
-  def draw(logits_BV, num_steps, is_finished_B):
+  def draw(x_BD, num_steps, is_finished_B):
+    """Returns the next token of every row, and which rows it finishes."""
     step = _draw(
       jax.random.fold_in(rng_key, num_steps),
-      logits_BV,
+      model.unembed(params, x_BD),
+      ~is_finished_B,
       temperature=temperature,
       top_k=top_k,
       top_p=top_p,
-    )
-    blank = _Step(pad_id, 0.0, 0.0, 0.0, False)
-    step = jax.tree.map(
-      lambda new, old: jnp.where(is_finished_B, old, new), step, blank
     )
     return step, is_finished_B | (step.tokens == eos_id)
 
@@ -117,41 +121,40 @@ def generate(
     return (loop.num_steps < max_new_tokens) & ~_all_rows(loop.is_finished)
 
   def decode(loop):
-    tokens_B1 = loop.steps.tokens[loop.num_steps - 1][:, None]
-    logits_B1V, cache = model.apply(
+    x_B1D, cache = model.extend(
       graphdef,
       params,
-      tokens_B1,
+      loop.steps.tokens[loop.num_steps - 1][:, None],
+      loop.cache,
       is_valid=~loop.is_finished[:, None],
-      cache=loop.cache,
     )
-    step, is_finished = draw(logits_B1V[:, 0], loop.num_steps, loop.is_finished)
+    step, is_finished = draw(x_B1D[:, 0], loop.num_steps, loop.is_finished)
     steps = jax.tree.map(
-      lambda all_RB, new_B: all_RB.at[loop.num_steps].set(new_B),
+      lambda leaf_RB, leaf_B: leaf_RB.at[loop.num_steps].set(leaf_B),
       loop.steps,
       step,
     )
     return _Loop(loop.num_steps + 1, steps, is_finished, cache)
 
-  is_prompt_BL = jnp.arange(L)[None, :] < prompts.lengths[:, None]
-  x_BLD, cache = model.hidden_states(
+  # Prefill: the gap after a short prompt stays masked, so that responses grow
+  # in the same column of all rows.
+  x_BLD, cache = model.extend(
     graphdef,
     params,
     prompts.tokens,
-    is_valid=is_prompt_BL,
-    cache=model.init_cache(config, batch_size=B, num_columns=L),
+    cache_lib.init(config, batch_size=B, num_columns=L),
+    is_valid=jnp.arange(L)[None, :] < prompts.lengths[:, None],
   )
-  logits_BV = model.unembed(params, x_BLD[jnp.arange(B), prompts.lengths - 1])
-  step, is_finished = draw(logits_BV, 0, jnp.zeros((B,), bool))
+  last_BD = x_BLD[jnp.arange(B), prompts.lengths - 1]
+  step, is_finished = draw(last_BD, 0, jnp.zeros((B,), bool))
   steps = jax.tree.map(
-    lambda new_B, blank: jnp.full((max_new_tokens, B), blank, new_B.dtype)
-    .at[0]
-    .set(new_B),
+    lambda leaf_B: (
+      jnp.zeros((max_new_tokens, B), leaf_B.dtype).at[0].set(leaf_B)
+    ),
     step,
-    _Step(pad_id, 0.0, 0.0, 0.0, False),
   )
   # The last token is never read, so it needs no column.
-  cache = model.grow_cache(cache, max_new_tokens - 1)
+  cache = cache_lib.grow(cache, max_new_tokens - 1)
   loop = jax.lax.while_loop(
     is_running, decode, _Loop(jnp.int32(1), steps, is_finished, cache)
   )
@@ -161,60 +164,45 @@ def generate(
 def _draw(
   rng_key: base.Array,
   logits_BV: base.Array,
+  is_sampled_B: base.Array,
   *,
   temperature: float,
   top_k: int | None,
   top_p: float | None,
 ) -> _Step:
   """Returns one token per row and what is recorded about it."""
-  is_sampled_B = jnp.ones(logits_BV.shape[:1], bool)
   if temperature == 0.0:
     tokens_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
     zeros_B = jnp.zeros(tokens_B.shape, jnp.float32)
     return _Step(tokens_B, zeros_B, zeros_B, zeros_B, is_sampled_B)
   full_BV = jax.nn.log_softmax(logits_BV / temperature)
-  entropy_B = -jnp.sum(jnp.exp(full_BV) * full_BV, axis=-1)
   if top_k is None and top_p is None:
     tokens_B = jax.random.categorical(rng_key, full_BV).astype(jnp.int32)
-    full_B = _pick(full_BV, tokens_B)
-    return _Step(tokens_B, full_B, full_B, entropy_B, is_sampled_B)
-  kept_BK, ids_BK = truncation.truncate(full_BV, top_k=top_k, top_p=top_p)
-  choices_B = jax.random.categorical(rng_key, kept_BK)
-  tokens_B = _pick(ids_BK, choices_B)
+    behavior_B = _pick(full_BV, tokens_B)
+  else:
+    kept_BK, ids_BK = truncation.truncate(full_BV, top_k=top_k, top_p=top_p)
+    choices_B = jax.random.categorical(rng_key, kept_BK)
+    tokens_B = _pick(ids_BK, choices_B)
+    behavior_B = _pick(kept_BK, choices_B)
   return _Step(
     tokens=tokens_B,
-    behavior_logprobs=_pick(kept_BK, choices_B),
+    behavior_logprobs=behavior_B,
     full_logprobs=_pick(full_BV, tokens_B),
-    entropy=entropy_B,
+    entropy=-jnp.sum(jnp.exp(full_BV) * full_BV, axis=-1),
     is_sampled=is_sampled_B,
   )
 
 
-def _completions(
-  prompts: base.Prompts, loop: _Loop, pad_id: int
-) -> base.Completions:
-  """Moves each response to the end of its prompt."""
-  steps_BR = jax.tree.map(jnp.transpose, loop.steps)
-  B, L = prompts.tokens.shape
-  T = L + steps_BR.tokens.shape[1]
-  columns_BT = jnp.arange(T)[None, :] - prompts.lengths[:, None]
-  is_prompt_BT = columns_BT < 0
-
-  def place(prompt_BL, response_BR):
-    both_BT = jnp.concatenate([prompt_BL, response_BR], axis=1)
-    sources_BT = jnp.where(is_prompt_BT, jnp.arange(T)[None, :], L + columns_BT)
-    return jnp.take_along_axis(
-      both_BT, jnp.minimum(sources_BT, T - 1), axis=1
-    )
-  return place
+def _pick(table_BV: base.Array, ids_B: base.Array) -> base.Array:
+  return jnp.take_along_axis(table_BV, ids_B[:, None], axis=1)[:, 0]
 
 
 @jax.custom_batching.custom_vmap
 def _all_rows(is_true: base.Array) -> base.Array:
   """Returns whether all are True, over the mapped axis of a vmap as well.
 
-  A loop whose condition is mapped would copy its whole carry, the cache, at
-  every step.
+  A mapped loop condition would make the loop copy its state, the cache
+  included, at every step.
   """
   return jnp.all(is_true)
 
@@ -225,5 +213,67 @@ def _all_rows_mapped(axis_size, in_batched, is_true):
   return _all_rows(is_true), False
 
 
-def _pick(table_BV: base.Array, ids_B: base.Array) -> base.Array:
-  return jnp.take_along_axis(table_BV, ids_B[:, None], axis=1)[:, 0]
+def _completions(
+  prompts: base.Prompts, loop: _Loop, pad_id: int
+) -> base.Completions:
+  """Moves each response to the end of its prompt and clears the rest."""
+  steps_BR = jax.tree.map(jnp.transpose, loop.steps)
+  is_sampled_BR = steps_BR.is_sampled
+  B, L = prompts.tokens.shape
+  T = L + is_sampled_BR.shape[1]
+  # Column of the response that each column of the result shows.
+  columns_BT = jnp.arange(T)[None, :] - prompts.lengths[:, None]
+  sources_BT = jnp.where(columns_BT < 0, jnp.arange(T)[None, :], L + columns_BT)
+
+  def place(prompt_BL, response_BR, blank):
+    both_BT = jnp.concatenate(
+      [prompt_BL, jnp.where(is_sampled_BR, response_BR, blank)], axis=1
+    )
+    return jnp.take_along_axis(
+      both_BT, sources_BT, axis=1, mode='fill', fill_value=blank
+    )
+
+  zeros_BL = jnp.zeros((B, L), jnp.float32)
+  return base.Completions(
+    tokens=place(prompts.tokens, steps_BR.tokens, pad_id),
+    loss_mask=place(zeros_BL.astype(bool), is_sampled_BR, False),
+    behavior_logprobs=place(zeros_BL, steps_BR.behavior_logprobs, 0.0),
+    full_logprobs=place(zeros_BL, steps_BR.full_logprobs, 0.0),
+    entropy=place(zeros_BL, steps_BR.entropy, 0.0),
+    responses=jnp.where(is_sampled_BR, steps_BR.tokens, pad_id),
+    lengths=jnp.sum(is_sampled_BR, axis=1, dtype=jnp.int32),
+    is_finished=loop.is_finished,
+  )
+
+
+def _check_arguments(
+  config: architecture.TransformerConfig,
+  *,
+  prompt_columns: int,
+  max_new_tokens: int,
+  eos_id: int,
+  pad_id: int,
+  temperature: float,
+  top_k: int | None,
+  top_p: float | None,
+) -> None:
+  if max_new_tokens < 1:
+    raise ValueError(f'max_new_tokens={max_new_tokens} must be at least 1.')
+  if prompt_columns + max_new_tokens > config.max_context:
+    raise ValueError(
+      f'{prompt_columns} prompt columns and max_new_tokens={max_new_tokens} '
+      f'exceed max_context={config.max_context}.'
+    )
+  for name, token in (('eos_id', eos_id), ('pad_id', pad_id)):
+    if not 0 <= token < config.vocab_size:
+      raise ValueError(
+        f'{name}={token} must be in [0, vocab_size={config.vocab_size}).'
+      )
+  if not temperature >= 0.0:
+    raise ValueError(f'temperature={temperature} must be at least 0.')
+  if top_k is not None and not 1 <= top_k <= config.vocab_size:
+    raise ValueError(
+      f'top_k={top_k} must be None or in [1, vocab_size={config.vocab_size}].'
+    )
+  if top_p is not None and not 0.0 < top_p <= 1.0:
+    raise ValueError(f'top_p={top_p} must be None or in (0, 1].')

@@ -90,8 +90,8 @@ def insert(
   if keep_scores is None:
     slots_B = (state.next_slot + rank_B) % capacity
   else:
-    slots_B = _overwrite_order(state, keep_scores)[jnp.maximum(rank_B, 0)]
-  slots_B = jnp.where(is_valid, slots_B, capacity)
+    slots_B = _overwrite_order(state, keep_scores)[rank_B]
+  slots_B = jnp.where(is_valid, slots_B, capacity)  # A rank may be -1.
   priorities_B, is_repaired_B = _repair(priorities)
   num_stored = jnp.sum(is_valid, dtype=jnp.int32)
 
@@ -242,7 +242,7 @@ def _overwrite_order(
 
 def _repair(priorities_B: base.Array) -> tuple[base.Array, base.Array]:
   """Returns the stored form of priorities, and where it differs."""
-  # On the bits, because comparisons may take a denormal for zero.
+  # On the bits, because some backends take a denormal for zero.
   bits_B = jax.lax.bitcast_convert_type(priorities_B, jnp.int32)
   is_usable_B = (bits_B > 0) & (priorities_B < jnp.inf)
   repaired_B = jnp.where(

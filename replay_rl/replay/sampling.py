@@ -4,6 +4,8 @@ No sum tree: ages change all weights at every step, and one pass over them is
 cheap beside an update. Weights that are NaN, infinite or negative count as 0,
 and a slot of weight 0 is never drawn. The draws come in an order of which every
 prefix is fair: its slots have the same probabilities as those of all draws.
+
+Letters of this module: N blocks of K slots each.
 """
 
 import jax
@@ -69,8 +71,8 @@ def gumbel_top_k(
 ) -> base.Draw:
   """Draws without replacement, each from the weights that are left.
 
-  The largest of log(w_i) + Gumbel noise, in falling order, see Kool et al.,
-  "Stochastic Beams and Where to Find Them" (arXiv 1903.06059), section 2.3.
+  The largest of log(w_i) + Gumbel noise, in falling order: the Gumbel-top-k
+  trick, see "Stochastic Beams and Where to Find Them" (arXiv 1903.06059).
 
   Args:
     rng_key: random key, consumed.
@@ -92,9 +94,8 @@ def gumbel_top_k(
       f'num_draws={num_draws} without replacement exceeds capacity={capacity}.'
     )
   is_eligible_C = _is_eligible(weights)
-  safe_C = jnp.where(is_eligible_C, weights, 1.0)
   # The noise is added to a value near 0, where float32 resolves it best.
-  logits_C = jnp.log(safe_C) - jnp.log(_scale(weights))
+  logits_C = jnp.log(weights) - jnp.log(_scale(weights))
   # Noise of mode 'low' has too few values near its top, so that ties decide.
   noise_C = jax.random.gumbel(rng_key, (capacity,), jnp.float32, mode='high')
   keys_C = jnp.where(is_eligible_C, logits_C + noise_C, -jnp.inf)

@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
   name: the arm, unique within a report.
   config: the resolved configuration, nested.
-  versions: package -> version.
+  versions: package -> version, None where it is not installed.
   commit, hardware: as the trainer wrote them.
   seeds: `[S]` int64, increasing.
   iterations: `[I]` int64, consecutive.
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
   name: str
   config: dict[str, Any]
-  versions: dict[str, str]
+  versions: dict[str, str | None]
   commit: str
   hardware: str
   seeds: np.ndarray

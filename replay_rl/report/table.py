@@ -271,9 +271,7 @@ def _crossings(run: runs.Run, threshold: float, window: int) -> np.ndarray:
   return curves.crossings(rewards, threshold)
 
 
-def _wall_clock(
-  seconds: float, baseline: float, *, is_comparable: bool
-) -> str:
+def _wall_clock(seconds: float, baseline: float, *, is_comparable: bool) -> str:
   is_known = is_comparable and np.isfinite(baseline) and not np.isnan(seconds)
   if not is_known:
     return 'unknown'

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ def parts(
     rope_scaling=None,
     **dataclasses.asdict(config.model),
   )
-  graphdef = model.define(transformer)
+  graphdef, _ = model.init(transformer, jax.random.key(0))
   generate_fn = functools.partial(
     sampler.generate,
     graphdef,
@@ -63,7 +64,7 @@ def parts(
   built = iteration.Parts(
     task=task,
     transformer=transformer,
-    init_params_fn=functools.partial(model.init, transformer),
+    init_params_fn=lambda rng_key: model.init(transformer, rng_key)[1],
     generate_fn=functools.partial(
       generate_fn,
       temperature=config.sampler.temperature,
@@ -75,7 +76,7 @@ def parts(
     logprobs_fn=functools.partial(
       model.token_logprobs, graphdef, temperature=config.sampler.temperature
     ),
-    optimizer=_optimizer(config.optimizer, _warmed_up(config.optimizer)),
+    optimizer=_optimizer(config.optimizer, warmed_up(config.optimizer)),
     advantage_fn=calls.choose(
       'loss.advantage',
       config.loss.advantage,
@@ -112,8 +113,11 @@ def base_weights(
   initial = built.init_params_fn(rng.stream_key(settings.seed, 'weights'))
   if not settings.num_steps:
     return initial
-  schedule = optax.cosine_decay_schedule(
-    settings.learning_rate, settings.num_steps
+  schedule = optax.warmup_cosine_decay_schedule(
+    init_value=0.0,
+    peak_value=settings.learning_rate,
+    warmup_steps=settings.warmup_steps,
+    decay_steps=settings.num_steps,
   )
   # Everything the weights depend on, and nothing else: arms share them.
   dependencies = {
@@ -157,7 +161,8 @@ def _optimizer(
   )
 
 
-def _warmed_up(settings: config_lib.Optimizer) -> optax.Schedule:
+def warmed_up(settings: config_lib.Optimizer) -> optax.Schedule:
+  """Returns the learning rate by update: a linear warm-up, then constant."""
   # The first update already moves, by 1 / (warmup_steps + 1) of the rate.
   return optax.linear_schedule(
     settings.learning_rate / (settings.warmup_steps + 1),
@@ -210,53 +215,62 @@ def _check_constants(config: config_lib.Config, built: iteration.Parts) -> None:
   The chosen functions check their own constants when they are traced. Here
   they are traced on shapes alone, before anything is written or computed.
   """
+  rng_key = jax.random.key(0)
+  params = jax.eval_shape(built.init_params_fn, rng_key)
   run = jax.eval_shape(
-    lambda: iteration.init(
-      built, {'weights': jnp.zeros(())}, jnp.zeros((), jnp.uint32)
-    )
+    lambda params: iteration.init(built, params, jnp.zeros((), jnp.uint32)),
+    params,
   )
-  rows = jax.eval_shape(
-    lambda state: jax.tree.map(
-      lambda leaf: leaf[: built.num_prompts * built.group_size], state.rollouts
-    ),
-    run.buffer,
+  num_rows = built.num_prompts * built.group_size
+  prompts = jax.eval_shape(lambda: built.task.prompts_fn(rng_key, num_rows))
+  fresh = jax.eval_shape(lambda state: _first_rows(state, num_rows), run.buffer)
+  rows, step = fresh.rollouts, run.learner.step
+  logprobs, mask = rows.behavior_logprobs, rows.loss_mask
+  replay, loss = config.replay, config.loss
+
+  _trace('sampler', built.generate_fn, params, rng_key, prompts)
+  _trace(
+    f'loss.advantage = {loss.advantage!r}',
+    built.advantage_fn,
+    rows.rewards,
+    rows.group_id,
   )
-  step = run.learner.step
-  mask, scalars = rows.loss_mask, rows.rewards
-  fresh = base.Fresh(
-    rows, rows.group_id, jax.eval_shape(lambda x: x > 0, scalars)
+  _trace(
+    f'loss.policy = {loss.policy!r}',
+    built.loss_fn,
+    logprobs,
+    logprobs,
+    rows.advantages,
+    mask,
   )
-  rng_key = jax.eval_shape(lambda: jax.random.key(0))
-  replay = config.replay
-  checks = [
-    (
-      f'replay.compose = {replay.compose!r} with replay.weights = '
-      f'{replay.weights!r}',
-      built.compose_fn,
-      (run.buffer, fresh, rng_key, step),
-    ),
-    (
-      f'loss.advantage = {config.loss.advantage!r}',
-      built.advantage_fn,
-      (scalars, rows.group_id),
-    ),
-    (
-      f'loss.policy = {config.loss.policy!r}',
-      built.loss_fn,
-      (rows.behavior_logprobs, rows.behavior_logprobs, scalars, mask),
-    ),
-    (
-      f'loss.normalizer = {config.loss.normalizer!r}',
-      built.normalizer_fn,
-      (mask,),
-    ),
-  ]
+  _trace(f'loss.normalizer = {loss.normalizer!r}', built.normalizer_fn, mask)
   if built.keep_rule is not None:
-    checks.append(
-      (f'replay.keep = {replay.keep!r}', built.keep_rule, (run.buffer, step))
+    _trace(f'replay.keep = {replay.keep!r}', built.keep_rule, run.buffer, step)
+  batch = _trace(
+    f'replay.compose = {replay.compose!r}, replay.weights = {replay.weights!r}',
+    built.compose_fn,
+    run.buffer,
+    fresh,
+    rng_key,
+    step,
+  )
+  if batch.is_valid.shape[0] % built.num_microbatches:
+    raise ValueError(
+      f'optimizer.num_microbatches = {built.num_microbatches}: must divide the '
+      f'{batch.is_valid.shape[0]} rows of an update'
     )
-  for field, function, arguments in checks:
-    try:
-      jax.eval_shape(function, *arguments)
-    except ValueError as error:
-      raise ValueError(f'{field}: {error}') from error
+
+
+def _first_rows(state: base.BufferState, num_rows: int) -> base.Fresh:
+  return base.Fresh(
+    rollouts=jax.tree.map(lambda leaf: leaf[:num_rows], state.rollouts),
+    slots=jnp.arange(num_rows),
+    is_valid=jnp.ones(num_rows, bool),
+  )
+
+
+def _trace(field: str, function: Callable, *arguments: base.PyTree):
+  try:
+    return jax.eval_shape(function, *arguments)
+  except ValueError as error:
+    raise ValueError(f'{field}: {error}') from error

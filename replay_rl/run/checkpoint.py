@@ -93,22 +93,22 @@ def _restore(
       checksums=ocp.args.JsonRestore(),
     ),
   )
-  found = _checksums(restored.run)
+  found = _checksums(restored['run'])
   wrong = [
-    name for name, value in restored.checksums.items() if found[name] != value
+    name
+    for name, value in restored['checksums'].items()
+    if found[name] != value
   ]
   if wrong:
     raise ValueError(f'checksum differs for {wrong}')
-  return restored.run
+  return restored['run']
 
 
 def _checksums(tree: base.PyTree) -> dict[str, int]:
   # TensorStore does not notice every flipped bit of stored data.
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
-    jax.tree_util.keystr(path): zlib.crc32(
-      np.ascontiguousarray(np.asarray(leaf)).view(np.uint8)
-    )
+    jax.tree_util.keystr(path): zlib.crc32(np.asarray(leaf).tobytes())
     for path, leaf in leaves
   }
 

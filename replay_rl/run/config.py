@@ -36,7 +36,8 @@ class WarmStart:
 
   num_steps: int  # 0 starts from random weights.
   batch_size: int  # Rows per step.
-  learning_rate: float  # Peak; decays to 0 along a cosine.
+  learning_rate: float  # Peak; rises linearly, decays to 0 along a cosine.
+  warmup_steps: int
   seed: int  # All seeds of a run start from the same weights.
 
 
@@ -146,7 +147,7 @@ class Config:
 
 # Smallest allowed value of each number; the functions that a choice names
 # check their own constants.
-_MINIMA = {
+MINIMA = {
   'seed': 0,
   'num_seeds': 1,
   'num_iterations': 1,
@@ -154,6 +155,7 @@ _MINIMA = {
   'warm_start.num_steps': 0,
   'warm_start.batch_size': 1,
   'warm_start.learning_rate': 0,
+  'warm_start.warmup_steps': 0,
   'warm_start.seed': 0,
   'sampler.num_prompts': 1,
   'sampler.group_size': 1,
@@ -195,7 +197,7 @@ def validate(config: Config) -> None:
   """Raises ValueError that names the first field, value and what is allowed."""
   _check_types(config)
   values = flatten(config)
-  for name, minimum in _MINIMA.items():
+  for name, minimum in MINIMA.items():
     if not values[name] >= minimum:  # Written so that NaN fails too.
       raise ValueError(f'{name} = {values[name]}: must be at least {minimum}')
   rows = config.sampler.num_prompts * config.sampler.group_size
@@ -211,6 +213,12 @@ def validate(config: Config) -> None:
       f'sampler.group_size = {config.sampler.group_size}: must be at least 2, '
       f'since the baseline of loss.advantage = {config.loss.advantage!r} is '
       'the mean of the group'
+    )
+  start = config.warm_start
+  if start.num_steps and start.warmup_steps >= start.num_steps:
+    raise ValueError(
+      f'warm_start.warmup_steps = {start.warmup_steps}: must be below '
+      f'warm_start.num_steps = {start.num_steps}'
     )
   if config.sampler.temperature == 0:
     raise ValueError(

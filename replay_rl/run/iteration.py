@@ -14,7 +14,7 @@ import optax
 
 from replay_rl import base
 from replay_rl import rng
-from replay_rl.lm import model
+from replay_rl.lm import architecture
 from replay_rl.replay import buffer as buffer_lib
 from replay_rl.rl import advantages as advantages_lib
 from replay_rl.run import learner as learner_lib
@@ -51,16 +51,20 @@ class RunState(NamedTuple):
 class Parts(NamedTuple):
   """The functions and static sizes that an iteration is made of.
 
-  The fields that are not explained by their type: `keep_rule` scores the slots
-  that an insert may overwrite (None: the oldest go first, as in a ring);
+  The fields that their types do not explain: `greedy_fn` samples at temperature
+  0 and `unbiased_fn` at temperature 1, both without truncation; `keep_rule`
+  scores the slots that an insert may overwrite, None lets the oldest go first;
   `drop_zero_variance` keeps groups of equal rewards out of buffer and batch;
   `lag_iterations` is the age of the sampler's weights; `histogram_bins` counts
   the overflow bin.
   """
 
   task: task_lib.Task
-  transformer: model.TransformerConfig
+  transformer: architecture.TransformerConfig
+  init_params_fn: Callable[[base.Array], base.PyTree]
   generate_fn: GenerateFn
+  greedy_fn: GenerateFn
+  unbiased_fn: GenerateFn
   logprobs_fn: learner_lib.LogprobsFn
   optimizer: optax.GradientTransformation
   advantage_fn: base.AdvantageFn
@@ -95,25 +99,22 @@ class Generation(NamedTuple):
 
 def init(parts: Parts, params: base.PyTree, seed: base.Array) -> RunState:
   """Returns the state before iteration 0."""
-  num_rows = parts.num_prompts * parts.group_size
   num_tokens = parts.task.prompt_length + parts.task.max_new_tokens
-  tokens = jax.ShapeDtypeStruct((num_rows, num_tokens), jnp.int32)
-  scalars = jax.ShapeDtypeStruct((num_rows,), jnp.float32)
-  labels = jax.ShapeDtypeStruct((num_rows,), jnp.int32)
-  rollouts = base.Rollout(
+  tokens = jnp.zeros((1, num_tokens), jnp.int32)
+  row = base.Rollout(
     tokens=tokens,
-    loss_mask=jax.ShapeDtypeStruct(tokens.shape, jnp.bool_),
-    behavior_logprobs=jax.ShapeDtypeStruct(tokens.shape, jnp.float32),
-    rewards=scalars,
-    advantages=scalars,
-    group_id=labels,
-    policy_version=labels,
+    loss_mask=tokens > 0,
+    behavior_logprobs=jnp.zeros(tokens.shape),
+    rewards=jnp.zeros((1,)),
+    advantages=jnp.zeros((1,)),
+    group_id=jnp.zeros((1,), jnp.int32),
+    policy_version=jnp.zeros((1,), jnp.int32),
   )
   return RunState(
     seed=seed.astype(jnp.uint32),
     iteration=jnp.zeros((), jnp.int32),
     learner=learner_lib.init(params, parts.optimizer),
-    buffer=buffer_lib.init(rollouts, capacity=parts.capacity),
+    buffer=buffer_lib.init(row, capacity=parts.capacity),
     delay_line=schedule.init(params, parts.lag_iterations),
     ledger=ledger_lib.init(),
   )

@@ -10,8 +10,9 @@ import optax
 
 from replay_rl import base
 
-# (params, tokens [B, T]) -> logprobs [B, T] of each token given those before
-LogprobsFn = Callable[[base.PyTree, base.Array], base.Array]
+# (params, tokens [B, T]) -> log-probability of each token given those before,
+# and entropy in nats of the distribution it was drawn from, `[B, T]` each
+LogprobsFn = Callable[[base.PyTree, base.Array], tuple[base.Array, base.Array]]
 
 
 class Outcome(NamedTuple):
@@ -93,7 +94,7 @@ def update(
 
   def loss_of_rows(params, rows):
     tokens_BT, behavior_logprobs_BT, advantages_B, mask_BT, weights_BT = rows
-    logprobs_BT = logprobs_fn(params, tokens_BT)
+    logprobs_BT, _ = logprobs_fn(params, tokens_BT)
     token_loss = loss_fn(
       logprobs_BT, behavior_logprobs_BT, advantages_B, mask_BT
     )
@@ -130,7 +131,7 @@ def update(
     loss=loss,
     logprobs=jax.lax.stop_gradient(logprobs_BT),
     is_clipped=is_clipped_BT,
-    grad_norm=optax.global_norm(grads),
+    grad_norm=optax.tree.norm(grads),
     output_projection_grad_norm=jnp.zeros(()),
   )
   return new_state, outcome

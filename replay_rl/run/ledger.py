@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
-from replay_rl.lm import model
+from replay_rl.lm import architecture
 
 
 class Ledger(NamedTuple):
@@ -63,7 +63,7 @@ def total(counter: base.Array | np.ndarray) -> int:
 
 
 def prices(
-  ledger: Ledger, transformer: model.TransformerConfig, mu: float
+  ledger: Ledger, transformer: architecture.TransformerConfig, mu: float
 ) -> dict[str, float]:
   """Returns the totals, FLOPs and cost units of a ledger, for the log.
 
@@ -78,9 +78,9 @@ def prices(
     mu: cost of generating a rollout in units of training on it.
   """
   totals = {name: total(counter) for name, counter in ledger._asdict().items()}
-  flops = model.flops_per_token(transformer) + model.attention_flops(
-    transformer, transformer.max_context
-  )
+  flops = architecture.flops_per_token(
+    transformer
+  ) + architecture.attention_flops(transformer, transformer.max_context)
   trained = totals['trained_tokens'] + totals['trained_prompt_tokens']
   return totals | {
     'prefill_flops': float(flops * totals['prompt_tokens']),

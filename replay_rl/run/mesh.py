@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
 
 
 def make(
-  shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None
+  shape: Mapping[str, int], devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
   """Returns a mesh with the axes data, fsdp and tensor.
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from replay_rl import base
+from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.run import evaluate
 from replay_rl.run import iteration
@@ -73,7 +74,7 @@ def build(
 
     return over_seeds(one_seed, run.learner.params, run.seed)
 
-  params = jax.eval_shape(parts.init_params_fn)
+  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   seeds = jax.ShapeDtypeStruct((num_seeds,), np.uint32)
   shardings = placement.of_run(
     jax.eval_shape(init, params, seeds),
@@ -100,11 +101,11 @@ def over_seeds(function: Callable, *args: base.PyTree) -> Any:
 def lines(
   run: iteration.RunState,
   measured: base.Metrics,
-  transformer: model.TransformerConfig,
+  transformer: architecture.TransformerConfig,
   mu: float,
 ) -> list[dict[str, Any]]:
   """Returns the metrics of the iteration just done, one line per seed."""
-  run_ledger, measured, seeds, steps = jax.device_get(
+  run_ledger, host, seeds, steps = jax.device_get(
     (run.ledger, measured, run.seed, run.learner.step)
   )
   found = []
@@ -117,7 +118,9 @@ def lines(
         'seed': seed,
         'learner_step': int(steps[index]),
       }
-      | {name: _plain(values[index]) for name, values in measured.items()}
+      | {
+        name: _plain(np.asarray(values[index])) for name, values in host.items()
+      }
       | {f'ledger/{name}': value for name, value in prices.items()}
       | {'replay_ratio': prices['trained_rollouts'] / prices['rollouts']}
     )

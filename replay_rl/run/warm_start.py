@@ -106,7 +106,7 @@ def load_or_train(
   if path.exists():
     try:
       with np.load(path) as stored:
-        found = [jnp.asarray(stored[f'{i}']) for i in range(len(leaves))]
+        found = [jnp.asarray(stored[f'arr_{i}']) for i in range(len(leaves))]
       return jax.tree.unflatten(structure, found)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
       warnings.warn(
@@ -118,8 +118,7 @@ def load_or_train(
   try:
     folder.mkdir(parents=True, exist_ok=True)
     with open(partial, 'wb') as file:
-      arrays = enumerate(jax.tree.leaves(trained))
-      np.savez(file, **{f'{i}': np.asarray(leaf) for i, leaf in arrays})
+      np.savez(file, *(np.asarray(leaf) for leaf in jax.tree.leaves(trained)))
     partial.replace(path)
   except OSError as error:
     raise ValueError(

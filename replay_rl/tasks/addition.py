@@ -1,8 +1,12 @@
-"""Addition: '123+989=' is answered '2111', least significant digit first.
+"""Addition, with all numbers written least significant digit first.
 
-Operands are zero-padded to n digits, so a prompt has 2n + 2 tokens, and answers
-to n + 1 digits, followed by end-of-sequence. The teacher forgets carries; so
-the longer the carry chain, the more there is to learn beyond imitation.
+'321+989=' asks for 123 + 989 and is answered '2111'. So a digit of the
+answer is always equally far from the two that it adds, and carries move
+forward: a model of two layers learns it in a few hundred steps.
+
+Operands are zero-padded to n digits and answers to n + 1, followed by
+end-of-sequence. The teacher forgets carries; so the longer the carry chain, the
+more there is to learn beyond imitation.
 """
 
 import functools
@@ -144,7 +148,7 @@ def _operands(
 
 
 def _prompt_tokens(operands: base.Array) -> base.Array:
-  left, right = operands[:, :, ::-1]
+  left, right = operands
   column = functools.partial(jnp.full, (left.shape[0], 1), dtype=jnp.int32)
   return jnp.concatenate([left, column(PLUS), right, column(EQUALS)], axis=1)
 

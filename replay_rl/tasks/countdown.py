@@ -209,11 +209,11 @@ def _problems(
 
 
 def _evaluate(numbers: base.Array, operators: base.Array) -> base.Array:
-  # From left to right; [B]. Any integer will do for an operator.
+  # From left to right; [B]. What is no operator gives some integer or other.
   value = numbers[:, 0]
   for position in range(operators.shape[1]):
     results = _results(value, numbers[:, position + 1])
-    value = _choose(results, jnp.clip(operators[:, position], PLUS, TIMES))
+    value = _choose(results, operators[:, position])
   return value
 
 

@@ -162,13 +162,11 @@ class TwinTest(parameterized.TestCase):
   """Equivalence with a list on random operations, past the counters' wraps."""
 
   @parameterized.product(
-    capacity=(7, 8),
     num_inserted=(0, 2**31 - 60, 2**32 - 60),
-    seed=(0, 1),
+    seed=(0, 1, 2),
   )
-  def test_random_operations_give_the_same_buffer(
-    self, capacity, num_inserted, seed
-  ):
+  def test_random_operations_give_the_same_buffer(self, num_inserted, seed):
+    capacity = 7  # Not a multiple of the batch.
     rng = np.random.default_rng(seed)
     twin = Twin(capacity, num_inserted)
     state = make_state(capacity)._replace(num_inserted=jnp.uint32(num_inserted))
@@ -229,7 +227,8 @@ class InitTest(parameterized.TestCase):
   @parameterized.parameters(0, -1, 2**30 + 1)
   def test_a_capacity_out_of_range_raises(self, capacity):
     with self.assertRaisesRegex(ValueError, rf'capacity={capacity} must be in'):
-      make_state(capacity)
+      # Shapes only: a wrong bound must not allocate.
+      jax.eval_shape(lambda: make_state(capacity))
 
   def test_leaves_without_a_common_leading_axis_raise(self):
     with self.assertRaisesRegex(ValueError, r"rollouts\['b'\] has shape \(\)"):

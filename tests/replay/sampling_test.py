@@ -71,6 +71,19 @@ class FirstHitTest(parameterized.TestCase):
     hit = jax.jit(sampling.first_hit)(weights, jnp.float32(uniform))
     self.assertEqual(int(hit), expected)
 
+  def test_a_zero_weight_where_the_sum_rises_by_rounding_is_passed_over(self):
+    rng = np.random.default_rng(0)
+    weights = rng.exponential(size=65536).astype(np.float32)
+    weights[rng.random(65536) < 0.5] = 0
+    cdf = np.asarray(jax.jit(jnp.cumsum)(weights))
+    before = np.maximum.accumulate(cdf)[:-1]
+    is_risen = (weights[1:] == 0) & (cdf[1:] > before)
+    uniforms = (before / cdf[-1])[is_risen]
+    naive = [np.argmax(cdf > u * cdf[-1]) for u in uniforms]
+    self.assertGreater(np.sum(weights[naive] == 0), 20)  # Negative control.
+    hits = jax.jit(jax.vmap(sampling.first_hit, (None, 0)))(weights, uniforms)
+    self.assertTrue(np.all(weights[np.asarray(hits)] > 0))
+
   def test_no_weight_gives_index_zero(self):
     hit = sampling.first_hit(jnp.zeros(5), jnp.float32(0.5))
     self.assertEqual(int(hit), 0)
@@ -181,20 +194,19 @@ class BlockedInverseCdfTest(parameterized.TestCase):
         counts[:capacity][is_masked].sum() + counts[capacity] > 0, is_fault_seen
       )
 
-  @parameterized.parameters(False, True)
-  def test_frequencies_follow_the_weights(self, stratified):
+  @parameterized.parameters((IID, 250, 0.02), (STRATIFIED, 60, 0.05))
+  def test_frequencies_follow_the_weights(self, draw, num_batches, error):
     # Half of the slots are masked, and the last block is not full.
     rng = np.random.default_rng(1)
     weights = rng.exponential(size=4000).astype(np.float32)
     weights[rng.random(4000) < 0.5] = 0
     weights = np.maximum(weights, 0.05 * (weights > 0))
-    draw = STRATIFIED if stratified else IID
-    counts = np.asarray(counts_of(0, weights, 250, 8192, draw))[:-1]
-    self.assertEqual(counts.sum(), 2_048_000)
+    counts = np.asarray(counts_of(0, weights, num_batches, 8192, draw))[:-1]
+    self.assertEqual(counts.sum(), num_batches * 8192)
     self.assertEqual(counts[weights == 0].sum(), 0)
     self.assertLess(chi2_z(counts, weights), 4.0)
-    # Negative control: the same test sees weights that are 2 % off.
-    off = weights * np.where(np.arange(4000) % 2, 1.02, 0.98)
+    # Negative control: the same test sees weights that are this much off.
+    off = weights * np.where(np.arange(4000) % 2, 1 + error, 1 - error)
     self.assertGreater(chi2_z(counts, off), 6.0)
 
   def test_slots_narrower_than_the_grid_of_uniforms_are_drawn_evenly(self):
@@ -253,9 +265,7 @@ class BlockedInverseCdfTest(parameterized.TestCase):
     drawn = draw_jit(jax.random.key(0), jnp.ones(8), 9, IID)
     self.assertTrue(np.all(drawn.is_valid))
 
-  def test_a_draw_sees_only_its_block(self):
-    # The slot inside a block does not depend on the other blocks' weights, so
-    # that devices which hold whole blocks agree.
+  def test_an_empty_block_changes_no_draw(self):
     size = sampling.BLOCK_SIZE
     weights = jnp.zeros(4 * size).at[size : 2 * size].set(jnp.arange(1.0, 129))
     alone = draw_jit(jax.random.key(0), weights, 64, IID)
@@ -299,16 +309,17 @@ class GumbelTopKTest(parameterized.TestCase):
 
   def test_noise_near_its_top_is_fine_enough_not_to_prefer_low_slots(self):
     # Equal keys fall to the lower slot. With the noise of mode 'low' 6 % of
-    # neighbours are tied; the standard deviation of the share is 0.4 %.
-    weights = jnp.ones(2**20)
+    # neighbours are tied, so that 51.1 % of all ascend. The standard deviation
+    # of the share is 0.14 %. Adding the noise to log(1e30) = 69 does the same.
+    weights = jnp.full(2**20, 1e30)
     ascending = []
-    for seed in range(16):
+    for seed in range(8):
       drawn = draw_jit(
-        jax.random.key(seed), weights, 1024, sampling.gumbel_top_k
+        jax.random.key(seed), weights, 16384, sampling.gumbel_top_k
       )
       slots = np.asarray(drawn.slots)
       ascending.append(slots[1:] > slots[:-1])
-    self.assertAlmostEqual(np.mean(ascending), 0.5, delta=0.016)
+    self.assertAlmostEqual(np.mean(ascending), 0.5, delta=0.0055)
 
   def test_more_draws_than_slots_raise(self):
     with self.assertRaisesRegex(

@@ -1,4 +1,4 @@
-"""Writes small run folders, as the trainer does, for the tests of the report."""
+"""Writes small run folders, as the trainer does, for tests of the report."""
 
 import json
 import pathlib

@@ -200,8 +200,8 @@ class OracleTest(parameterized.TestCase):
       # Importing rlax imports others that use deprecated parts of JAX.
       warnings.simplefilter('ignore', DeprecationWarning)
       import rlax
-    logprobs, behavior_logprobs, advantages, _ = random_batch()
-    loss_mask = np.ones(logprobs.shape, bool)
+    logprobs, behavior_logprobs, advantages, _ = map(jnp.array, random_batch())
+    loss_mask = jnp.ones(logprobs.shape, bool)
     token_loss = losses.clipped_surrogate(
       logprobs,
       behavior_logprobs,
@@ -313,7 +313,7 @@ class EveryLossTest(parameterized.TestCase):
     'topr',
   )
   def test_on_policy_gradient_is_that_of_reinforce(self, name):
-    logprobs, _, advantages, mask = random_batch()
+    logprobs, _, advantages, mask = map(jnp.array, random_batch())
 
     def gradient(loss_fn):
       weights = losses.sequence_mean(mask)
@@ -327,6 +327,16 @@ class EveryLossTest(parameterized.TestCase):
     np.testing.assert_allclose(
       gradient(LOSSES[name]), gradient(losses.reinforce), rtol=1e-5
     )
+
+  @parameterized.parameters(*LOSSES)
+  def test_a_batch_without_tokens_has_no_loss_and_no_gradient(self, name):
+    logprobs, behavior_logprobs, advantages, mask = random_batch()
+    empty = (logprobs, behavior_logprobs, advantages, np.zeros_like(mask))
+    with jax.debug_nans(True):
+      token_loss, grads = value_and_grad(LOSSES[name], empty)
+    np.testing.assert_array_equal(token_loss.loss, 0.0)
+    np.testing.assert_array_equal(grads, 0.0)
+    self.assertFalse(token_loss.is_clipped.any())
 
   @parameterized.product(name=list(LOSSES), normalizer=list(NORMALIZERS))
   def test_microbatches_sum_to_the_whole_batch(self, name, normalizer):

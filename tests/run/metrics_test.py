@@ -116,33 +116,3 @@ class StepsSinceLastUseTest(parameterized.TestCase):
       metrics.steps_since_last_use_histogram(
         ones, ones[:1], ones > 0, array(0), num_bins=2
       )
-
-
-class MeansTest(parameterized.TestCase):
-  VALUES = jnp.array([[1.0, 2.0], [3.0, jnp.nan], [7.0, 8.0]])
-  MASK = jnp.array([[True, True], [True, False], [False, True]])
-
-  def test_masked_mean_by_hand(self):
-    mean = jax.jit(metrics.masked_mean)
-    self.assertEqual(mean(self.VALUES, self.MASK), 14 / 4)
-    self.assertEqual(mean(self.VALUES, jnp.zeros_like(self.MASK)), 0.0)
-    self.assertEqual(mean(self.VALUES == 2.0, self.MASK), 0.25)
-
-  def test_fresh_and_replayed_means_by_hand(self):
-    means = jax.jit(metrics.fresh_and_replayed_means)
-    fresh, replayed = means(
-      self.VALUES, self.MASK, jnp.array([True, False, False])
-    )
-    self.assertEqual((fresh, replayed), (1.5, 5.5))
-    fresh, replayed = means(self.VALUES > 2.5, self.MASK, jnp.ones(3, bool))
-    self.assertEqual((fresh, replayed), (0.5, 0.0))
-
-  def test_wrong_inputs_raise(self):
-    with self.assertRaisesRegex(AssertionError, 'shape'):
-      metrics.masked_mean(self.VALUES, self.MASK[:1])
-    with self.assertRaisesRegex(AssertionError, 'type'):
-      metrics.masked_mean(self.VALUES, self.VALUES)
-    with self.assertRaisesRegex(AssertionError, 'shape'):
-      metrics.fresh_and_replayed_means(
-        self.VALUES, self.MASK, jnp.ones(2, bool)
-      )

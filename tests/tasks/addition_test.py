@@ -1,5 +1,6 @@
 """Tests of replay_rl.tasks.addition."""
 
+import functools
 import itertools
 
 import jax
@@ -11,14 +12,14 @@ from replay_rl.tasks import addition
 
 
 def text(tokens):
-  return ''.join(addition.SYMBOLS[t] for t in np.asarray(tokens))
+  return ''.join(addition.SYMBOLS[t] for t in tokens)
 
 
 def answer(prompt, forget=lambda position: False):
-  """The slow twin: adds the numbers of '12+34=' as a child does."""
+  """The slow twin: adds the numbers of '21+43=' as a child does."""
   left, right = prompt[:-1].split('+')
   digits, carry = '', 0
-  for position, (a, b) in enumerate(zip(left[::-1], right[::-1], strict=True)):
+  for position, (a, b) in enumerate(zip(left, right, strict=True)):
     carry, digit = divmod(int(a) + int(b) + carry, 10)
     digits += str(digit)
     if carry and forget(position):
@@ -40,16 +41,15 @@ def length_of(response):
 
 class PromptsTest(parameterized.TestCase):
   @parameterized.parameters(1, 3, 12)
-  def test_references_are_the_sum_read_backwards(self, num_digits):
+  def test_references_are_the_sum(self, num_digits):
     task = addition.make(num_digits=num_digits, forget_probability=0.5)
-    prompts = task.prompts_fn(jax.random.key(0), 200)
+    prompts = jax.jit(task.prompts_fn, static_argnums=1)(jax.random.key(0), 200)
     self.assertEqual(prompts.tokens.shape, (200, task.prompt_length))
     np.testing.assert_array_equal(prompts.lengths, task.prompt_length)
-    for tokens, reference in zip(
-      prompts.tokens, prompts.references, strict=True
-    ):
-      left, right = task.decode_fn(np.asarray(tokens))[:-1].split('+')
-      total = f'{int(left) + int(right):0{num_digits + 1}}'
+    rows = np.asarray(prompts.tokens), np.asarray(prompts.references)
+    for tokens, reference in zip(*rows, strict=True):
+      left, right = task.decode_fn(tokens)[:-1].split('+')
+      total = f'{int(left[::-1]) + int(right[::-1]):0{num_digits + 1}}'
       self.assertEqual(text(reference), total[::-1])
 
   def test_operands_are_uniform(self):
@@ -65,9 +65,13 @@ class PromptsTest(parameterized.TestCase):
   def test_jit_and_a_seed_axis_change_nothing(self):
     task = addition.make(num_digits=3, forget_probability=0.5)
     keys = jax.random.split(jax.random.key(0), 2)
-    found = jax.jit(jax.vmap(lambda key: task.prompts_fn(key, 4)))(keys)
+
+    def prompts_fn(rng_key):
+      return task.prompts_fn(rng_key, 4)
+
+    found = jax.jit(jax.vmap(prompts_fn))(keys)
     for seed in range(2):
-      expected = task.prompts_fn(keys[seed], 4)
+      expected = jax.jit(prompts_fn)(keys[seed])
       np.testing.assert_array_equal(found.tokens[seed], expected.tokens)
       np.testing.assert_array_equal(found.references[seed], expected.references)
     self.assertFalse((found.tokens[0] == found.tokens[1]).all())
@@ -75,10 +79,11 @@ class PromptsTest(parameterized.TestCase):
 
 class RewardTest(parameterized.TestCase):
   @parameterized.parameters(
-    ('0321<eos>_', 5, 1.0),  # 573 + 657 = 1230 and 0321 read forwards.
+    ('0321<eos>_', 5, 1.0),  # 1230, least significant digit first.
     ('0321<eos>_', 6, 0.0),  # The sampler went on.
     ('0321<eos>_', 4, 0.0),  # The sampler stopped before the end.
     ('0321__', 6, 0.0),  # No end.
+    ('03210_', 5, 0.0),  # A digit in the place of the end.
     ('03210<eos>', 6, 0.0),  # A digit too many.
     ('032<eos>__', 4, 0.0),  # A digit too few.
     ('0311<eos>_', 5, 0.0),  # A forgotten carry.
@@ -120,27 +125,31 @@ class RewardTest(parameterized.TestCase):
       )
 
 
-class TeacherTest(parameterized.TestCase):
-  def demonstrate(self, forget_probability, num_rows):
-    task = addition.make(num_digits=3, forget_probability=forget_probability)
-    tokens, loss_mask = jax.jit(task.teacher_fn, static_argnums=1)(
-      jax.random.key(1), num_rows
-    )
-    np.testing.assert_array_equal(
-      loss_mask, np.tile([0] * 8 + [1] * 5 + [0], (num_rows, 1))
-    )
-    np.testing.assert_array_equal(tokens[:, 12], addition.EOS)
-    np.testing.assert_array_equal(tokens[:, 13], addition.PAD)
-    return [(text(row[:8]), text(row[8:12])) for row in tokens]
+@functools.cache
+def demonstrate(forget_probability, num_rows):
+  """Prompts and answers of the teacher, as text."""
+  task = addition.make(num_digits=3, forget_probability=forget_probability)
+  tokens, loss_mask = jax.jit(task.teacher_fn, static_argnums=1)(
+    jax.random.key(1), num_rows
+  )
+  tokens = np.asarray(tokens)
+  np.testing.assert_array_equal(
+    loss_mask, np.tile([0] * 8 + [1] * 5 + [0], (num_rows, 1))
+  )
+  np.testing.assert_array_equal(tokens[:, 12], addition.EOS)
+  np.testing.assert_array_equal(tokens[:, 13], addition.PAD)
+  return [(text(row[:8]), text(row[8:12])) for row in tokens]
 
+
+class TeacherTest(parameterized.TestCase):
   @parameterized.parameters(0.0, 1.0)
   def test_a_teacher_that_never_or_always_forgets(self, forget_probability):
-    for prompt, found in self.demonstrate(forget_probability, 300):
+    for prompt, found in demonstrate(forget_probability, 300):
       expected = answer(prompt, lambda _: bool(forget_probability))
       self.assertEqual(found, expected)
 
   def test_each_carry_is_forgotten_on_its_own(self):
-    rows = self.demonstrate(0.25, 8000)
+    rows = demonstrate(0.25, 8000)
     is_right = np.array([answer(prompt) == found for prompt, found in rows])
     carries = np.array([num_carries(prompt) for prompt, _ in rows])
     for count in range(4):
@@ -152,12 +161,12 @@ class TeacherTest(parameterized.TestCase):
   def test_the_teacher_is_right_as_often_as_the_carries_allow(self):
     # Digits carry with probability 0.45, and 0.55 where a carry came in. Over
     # three digits, with half of the carries forgotten: 0.44748.
-    rows = self.demonstrate(0.5, 8000)
+    rows = demonstrate(0.5, 8000)
     is_right = [answer(prompt) == found for prompt, found in rows]
     np.testing.assert_allclose(np.mean(is_right), 0.44748, atol=0.028)
 
   def test_wrong_answers_are_those_of_some_forgotten_carry(self):
-    for prompt, found in self.demonstrate(0.5, 300):
+    for prompt, found in demonstrate(0.5, 8000)[:300]:
       reachable = {
         answer(prompt, lambda position, f=forgotten: f[position])
         for forgotten in itertools.product([False, True], repeat=3)

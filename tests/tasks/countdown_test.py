@@ -1,5 +1,6 @@
 """Tests of replay_rl.tasks.countdown."""
 
+import functools
 import itertools
 
 import jax
@@ -43,10 +44,9 @@ def length_of(response):
 
 
 def twin(responses, lengths, references):
-  rows = zip(
-    responses, lengths, references.numbers, references.target, strict=True
-  )
-  return [is_solution(r, n, a.tolist(), int(t)) for r, n, a, t in rows]
+  numbers, targets = (np.asarray(x).tolist() for x in references)
+  rows = zip(responses, lengths, numbers, targets, strict=True)
+  return [is_solution(*row) for row in rows]
 
 
 def references_of(prompt_tokens):
@@ -56,7 +56,8 @@ def references_of(prompt_tokens):
   np.testing.assert_array_equal(colon, countdown.COLON)
   np.testing.assert_array_equal(equals, countdown.EQUALS)
   return countdown.References(
-    numbers=numbers - countdown.ZERO, target=target[:, 0] - countdown.ZERO
+    numbers=jnp.array(numbers - countdown.ZERO),
+    target=jnp.array(target[:, 0] - countdown.ZERO),
   )
 
 
@@ -76,9 +77,13 @@ class PromptsTest(parameterized.TestCase):
   def test_a_seed_axis_changes_nothing(self):
     task = countdown.make(num_numbers=3, max_number=9, slip_probability=0.3)
     keys = jax.random.split(jax.random.key(0), 2)
-    found = jax.vmap(lambda key: task.prompts_fn(key, 4))(keys)
+
+    def prompts_fn(rng_key):
+      return task.prompts_fn(rng_key, 4)
+
+    found = jax.jit(jax.vmap(prompts_fn))(keys)
     for seed in range(2):
-      expected = task.prompts_fn(keys[seed], 4)
+      expected = jax.jit(prompts_fn)(keys[seed])
       np.testing.assert_array_equal(found.tokens[seed], expected.tokens)
     self.assertFalse((found.tokens[0] == found.tokens[1]).all())
 
@@ -122,8 +127,8 @@ class RewardTest(parameterized.TestCase):
     )
     lengths = np.array([length_of(r) for r in responses], np.int32)
     references = countdown.References(
-      numbers=np.tile(np.array(numbers, np.int32), (len(responses), 1)),
-      target=np.full(len(responses), target, np.int32),
+      numbers=jnp.tile(jnp.array([numbers]), (len(responses), 1)),
+      target=jnp.full(len(responses), target),
     )
     rewards = jax.jit(countdown.reward)(responses, lengths, references)
     np.testing.assert_array_equal(rewards, twin(responses, lengths, references))
@@ -133,7 +138,9 @@ class RewardTest(parameterized.TestCase):
   def test_reward_of_damaged_expressions(self):
     # Right and wrong expressions, with some of their tokens replaced.
     task = countdown.make(num_numbers=3, max_number=4, slip_probability=0.3)
-    tokens, _ = task.teacher_fn(jax.random.key(0), 6000)
+    tokens, _ = jax.jit(task.teacher_fn, static_argnums=1)(
+      jax.random.key(0), 4000
+    )
     references = references_of(tokens[:, : task.prompt_length])
     responses = np.array(tokens[:, task.prompt_length :])
     rng = np.random.default_rng(0)
@@ -141,20 +148,26 @@ class RewardTest(parameterized.TestCase):
     is_damaged = rng.random(responses.shape) < 0.1
     responses = np.where(is_damaged, noise, responses).astype(np.int32)
     lengths = np.array([length_of(r) for r in responses], np.int32)
-    rewards = task.reward_fn(responses, lengths, references)
+    rewards = task.reward_fn(
+      jnp.array(responses), jnp.array(lengths), references
+    )
     np.testing.assert_array_equal(rewards, twin(responses, lengths, references))
     self.assertBetween(rewards.mean(), 0.2, 0.6)
 
-  def test_an_overflow_on_the_way_is_not_rewarded(self):
-    # The second token is no operator, and the numbers are far too large.
-    huge = 2**31 - 1
-    references = countdown.References(jnp.array([[1, 2]]), jnp.array([3]))
-    rewards = countdown.reward(
-      jnp.array([[huge, countdown.TIMES, huge, EOS], [huge, -huge, huge, EOS]]),
-      jnp.array([4, 4]),
-      jax.tree.map(lambda x: jnp.concatenate([x, x]), references),
+  def test_numbers_outside_the_vocabulary_are_not_rewarded(self):
+    huge, one, two = 2**31 - 1, countdown.ZERO + 1, countdown.ZERO + 2
+    responses = jnp.array(
+      [
+        [huge, countdown.TIMES, huge, EOS],
+        [one, -1, two, EOS],
+        [one, countdown.PLUS, two, EOS],
+      ]
     )
-    np.testing.assert_array_equal(rewards, [0.0, 0.0])
+    references = countdown.References(
+      numbers=jnp.tile(jnp.array([[1, 2]]), (3, 1)), target=jnp.full(3, 3)
+    )
+    rewards = countdown.reward(responses, jnp.full(3, 4), references)
+    np.testing.assert_array_equal(rewards, [0.0, 0.0, 1.0])
 
   def test_wrong_inputs_raise(self):
     references = countdown.References(jnp.array([[1, 2]]), jnp.array([3]))
@@ -164,24 +177,27 @@ class RewardTest(parameterized.TestCase):
       countdown.reward(jnp.zeros((2, 4), int), jnp.ones(2, int), references)
 
 
-class TeacherTest(parameterized.TestCase):
-  def demonstrate(self, slip_probability, num_rows=4000):
-    task = countdown.make(
-      num_numbers=3, max_number=9, slip_probability=slip_probability
-    )
-    tokens, loss_mask = jax.jit(task.teacher_fn, static_argnums=1)(
-      jax.random.key(0), num_rows
-    )
-    np.testing.assert_array_equal(
-      loss_mask, np.tile([0] * 6 + [1] * 6, (num_rows, 1))
-    )
-    references = references_of(tokens[:, :6])
-    responses = np.asarray(tokens[:, 6:])
-    rewards = twin(responses, [6] * num_rows, references)
-    return responses, references, np.array(rewards)
+@functools.cache
+def demonstrate(slip_probability, num_rows=4000):
+  """Responses, references and rewards of the teacher, with one key."""
+  task = countdown.make(
+    num_numbers=3, max_number=9, slip_probability=slip_probability
+  )
+  tokens, loss_mask = jax.jit(task.teacher_fn, static_argnums=1)(
+    jax.random.key(0), num_rows
+  )
+  np.testing.assert_array_equal(
+    loss_mask, np.tile([0] * 6 + [1] * 6, (num_rows, 1))
+  )
+  tokens = np.asarray(tokens)
+  references = references_of(tokens[:, :6])
+  rewards = twin(tokens[:, 6:], [6] * num_rows, references)
+  return tokens[:, 6:], references, np.array(rewards)
 
+
+class TeacherTest(parameterized.TestCase):
   def test_every_target_can_be_reached(self):
-    responses, _, rewards = self.demonstrate(0.0)
+    responses, _, rewards = demonstrate(0.0)
     self.assertTrue(rewards.all())
     for column in (1, 3):
       shares = np.bincount(responses[:, column]) / len(responses)
@@ -189,7 +205,7 @@ class TeacherTest(parameterized.TestCase):
       self.assertGreater(shares.min(), 0.1)
 
   def test_values_on_the_way_stay_within_the_bounds(self):
-    responses, references, _ = self.demonstrate(0.0)
+    responses, references, _ = demonstrate(0.0)
     a, op, b = (responses[:, i] - [7, 0, 7][i] for i in range(3))
     value = np.choose(op, [a + b, a - b, a * b])
     self.assertGreaterEqual(value.min(), 0)
@@ -199,7 +215,7 @@ class TeacherTest(parameterized.TestCase):
     )
 
   def test_first_operators_are_uniform_among_the_allowed(self):
-    responses, _, _ = self.demonstrate(0.0)
+    responses, _, _ = demonstrate(0.0)
     a, op, b = (responses[:, i] - [7, 0, 7][i] for i in range(3))
     for is_case, allowed in [
       ((a >= b) & (a * b <= 27), [0, 1, 2]),
@@ -212,9 +228,19 @@ class TeacherTest(parameterized.TestCase):
         counts, expected, atol=5 * np.sqrt(is_case.sum() / 4)
       )
 
+  def test_the_second_operator_does_not_depend_on_the_first(self):
+    responses, _, _ = demonstrate(0.0)
+    a, first, b, second, c = (responses[:, :5] - [7, 0, 7, 0, 7]).T
+    value = np.choose(first, [a + b, a - b, a * b])
+    is_free = (a >= b) & (a * b <= 27) & (value >= c) & (value * c <= 27)
+    is_equal = first[is_free] == second[is_free]
+    tolerance = 5 * np.sqrt(2 / 9 / len(is_equal))
+    np.testing.assert_allclose(is_equal.mean(), 1 / 3, atol=tolerance)
+    self.assertLess(tolerance, 0.2)
+
   def test_slips_replace_operators_evenly_and_one_by_one(self):
-    right, right_references, _ = self.demonstrate(0.0)
-    slipped, references, _ = self.demonstrate(0.3)
+    right, right_references, _ = demonstrate(0.0)
+    slipped, references, _ = demonstrate(0.3)
     # The same key draws the same problems.
     np.testing.assert_array_equal(references.target, right_references.target)
     np.testing.assert_array_equal(slipped[:, 0::2], right[:, 0::2])
@@ -226,9 +252,9 @@ class TeacherTest(parameterized.TestCase):
 
   def test_the_teacher_is_right_only_partly(self):
     # Both operators right: 0.7^2 = 0.49. A slip may be right by chance.
-    _, _, rewards = self.demonstrate(0.3)
+    _, _, rewards = demonstrate(0.3)
     self.assertBetween(rewards.mean(), 0.46, 0.58)
-    _, _, rewards = self.demonstrate(1.0)
+    _, _, rewards = demonstrate(1.0)
     self.assertBetween(rewards.mean(), 0.0, 0.15)
 
 

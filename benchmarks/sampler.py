@@ -1,0 +1,140 @@
+"""Seconds of generation and of scoring at two small sizes.
+
+Prints the least of several runs next to the time that the matmuls alone would
+take at 100 GFLOP/s. Command: python -m benchmarks.sampler
+"""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.lm import model
+from replay_rl.lm import sampler
+
+_GFLOPS = 100.0
+
+
+def transformer(vocab_size, d_model, num_layers, num_heads, num_kv_heads, d_ff):
+  return architecture.TransformerConfig(
+    vocab_size=vocab_size,
+    d_model=d_model,
+    num_layers=num_layers,
+    num_heads=num_heads,
+    num_kv_heads=num_kv_heads,
+    head_dim=d_model // num_heads,
+    d_ff=d_ff,
+    rope_theta=10_000.0,
+    rope_scaling=None,
+    norm_eps=1e-6,
+    qk_norm=False,
+    qkv_bias=False,
+    tied_embeddings=True,
+    max_context=256,
+    compute_dtype='float32',
+  )
+
+
+# name: (architecture, rows, prompt tokens, new tokens)
+SIZES = {
+  'S': (transformer(32, 96, 2, 4, 2, 256), 256, 8, 6),
+  'M': (transformer(512, 256, 4, 8, 4, 768), 64, 32, 64),
+}
+
+
+def seconds(function, *args, repeats=7):
+  """Returns the least seconds of a call, and the seconds to compile."""
+  start = time.perf_counter()
+  compiled = jax.jit(function).lower(*args).compile()
+  compile_seconds = time.perf_counter() - start
+  runs = []
+  for _ in range(repeats):
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(*args))
+    runs.append(time.perf_counter() - start)
+  return min(runs), compile_seconds
+
+
+def report(size, name, function, *args, flops):
+  run, compile_time = seconds(function, *args)
+  print(
+    f'{size} {name:22s} {run:8.4f} s  {flops / run / 1e9:6.1f} GFLOP/s  '
+    f'limit {flops / _GFLOPS / 1e9:.4f} s  compile {compile_time:.1f} s',
+    flush=True,
+  )
+  return run
+
+
+def main():
+  for size, (config, rows, prompt_length, new_tokens) in SIZES.items():
+    graphdef, params = model.init(config, jax.random.key(0))
+    key = jax.random.key(1)
+    length = prompt_length + new_tokens
+    tokens = jax.random.randint(key, (rows, length), 2, config.vocab_size)
+    prompts = base.Prompts(
+      tokens=tokens[:, :prompt_length],
+      lengths=jnp.full((rows,), prompt_length, jnp.int32),
+      references=(),
+    )
+
+    def generate(
+      params, max_new_tokens, graphdef=graphdef, key=key, prompts=prompts
+    ):
+      # Rows do not stop: an untrained model meets one id of the vocabulary
+      # by chance only, and a row that has stopped is still computed.
+      return sampler.generate(
+        graphdef,
+        params,
+        key,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        eos_id=0,
+        pad_id=0,
+        temperature=1.0,
+        top_k=None,
+        top_p=None,
+      )
+
+    def score(params, graphdef=graphdef, tokens=tokens):
+      return model.token_logprobs(graphdef, params, tokens, temperature=1.0)
+
+    def loss(params, score=score):
+      logprobs, entropy = score(params)
+      return jnp.mean(logprobs), jnp.mean(entropy)
+
+    per_token = architecture.flops_per_token(config)
+
+    def forward_flops(n, config=config, per_token=per_token):
+      return n * (per_token + architecture.attention_flops(config, n))
+
+    prefill = rows * forward_flops(prompt_length)
+    decode_token = rows * (
+      per_token + architecture.attention_flops(config, length)
+    )
+    scoring = rows * forward_flops(length - 1)
+    first = report(
+      size, 'prefill, 1 token', lambda p: generate(p, 1), params, flops=prefill
+    )
+    total = report(
+      size,
+      f'generate {prompt_length} + {new_tokens}',
+      lambda p: generate(p, new_tokens),  # noqa: B023
+      params,
+      flops=prefill + (new_tokens - 1) * decode_token,
+    )
+    per_step = (total - first) / (new_tokens - 1)
+    print(f'{size} decode step            {per_step:8.5f} s')
+    report(size, 'score', score, params, flops=scoring)
+    report(
+      size,
+      'score and gradient',
+      jax.grad(loss, has_aux=True),
+      params,
+      flops=3 * scoring,
+    )
+
+
+if __name__ == '__main__':
+  main()

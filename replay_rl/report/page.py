@@ -1,0 +1,368 @@
+"""The report as one HTML page that needs no other file, script or network."""
+
+import base64
+import html
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from replay_rl.report import figures
+from replay_rl.report import runs
+from replay_rl.report import table
+from replay_rl.report import words
+
+_PAGE = string.Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+:root { color-scheme: light dark; --line: #8886; --faint: #8882; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+p { max-width: 46rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem;
+  font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0;
+  border-bottom: 1px solid var(--line); }
+thead th { border-bottom-width: 2px; }
+tbody th[colspan] { background: var(--faint); padding-left: .4rem; }
+tbody th { font-weight: 600; }
+small { display: block; opacity: .7; font-size: .8rem; }
+figure { margin: 1.5rem 0 2.5rem; }
+figure img { width: 100%; background: #fff; border-radius: 4px; }
+figcaption { font-size: .9rem; max-width: 52rem; }
+</style>
+</head>
+<body>
+<h1>$title</h1>
+<h2>What was run</h2>
+$arms
+$differences
+<h2>What it took to reach a reward</h2>
+$results
+<h2>At the end</h2>
+$ends
+<h2>Cost and wall-clock</h2>
+$cost
+<h2>Figures</h2>
+$figures
+</body>
+</html>
+""")
+
+
+def make(
+  arms: list[runs.Run], results: table.Table, drawn: list[figures.Figure]
+) -> str:
+  """Returns the page; the same input gives the same bytes.
+
+  Args:
+    arms: the runs, in the order of the table.
+    results: their table.
+    drawn: their figures, embedded as base64.
+  """
+  names = ', '.join(run.name for run in arms)
+  return _PAGE.substitute(
+    title=_text(f'Experience replay: {names}'),
+    arms=_arms(arms, results),
+    differences=_differences(arms),
+    results=_results(results),
+    ends=_ends(results),
+    cost=_cost(arms, results),
+    figures='\n'.join(_figure(figure) for figure in drawn),
+  )
+
+
+def differences(arms: list[runs.Run]) -> dict[str, list[str]]:
+  """Finds the configuration fields in which the arms differ, without names.
+
+  Returns:
+    Dotted field -> its value in each arm, as text; a dash where it is absent.
+  """
+  flat = [_flatten(run.config) for run in arms]
+  fields = sorted({field for config in flat for field in config} - {'name'})
+  values = {
+    field: [config.get(field, words.UNKNOWN) for config in flat]
+    for field in fields
+  }
+  return {
+    field: found for field, found in values.items() if len(set(found)) > 1
+  }
+
+
+def wall_clock_sentences(results: table.Table) -> list[str]:
+  """Says for each arm, at the highest threshold known, what time it took."""
+  baseline = next(arm for arm in results.arms if arm.name == results.baseline)
+  return [
+    _wall_clock_sentence(arm, baseline)
+    for arm in results.arms
+    if arm.name != results.baseline
+  ]
+
+
+def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
+  pairs = list(zip(arm.milestones, baseline.milestones, strict=True))
+  known = [pair for pair in pairs if pair[0].wall_clock != 'unknown']
+  if not known:
+    return (
+      f'{arm.name}: wall-clock against the baseline is unknown (no timing, '
+      'another hardware or number of seeds, or a reward the baseline did not '
+      'reach).'
+    )
+  ours, theirs = max(known, key=lambda pair: pair[0].threshold)
+  seconds = ours.spent['seconds'].median
+  took = f'took {seconds:.3g} s' if np.isfinite(seconds) else 'was not reached'
+  sentence = (
+    f'{arm.name}: reward {ours.threshold:g} {took}, against '
+    f'{theirs.spent["seconds"].median:.3g} s of the baseline: wall-clock '
+    f'{ours.wall_clock}'
+  )
+  saving = ours.spent['generated_tokens'].saving
+  if saving is None or not np.isfinite(saving.median):
+    return f'{sentence}.'
+  joined = 'although' if _is_surprising(ours, saving) else 'and'
+  moved = 'fell' if saving.median > 0 else 'did not fall'
+  change = words.percent(-saving.median)
+  return f'{sentence}, {joined} generated tokens {moved} ({change}).'
+
+
+def _is_surprising(milestone: table.Milestone, saving: table.Saving) -> bool:
+  return (milestone.wall_clock == 'improved') != (saving.median > 0)
+
+
+def _arms(arms: list[runs.Run], results: table.Table) -> str:
+  rows = [
+    [
+      run.name + (' (baseline)' if run.name == results.baseline else ''),
+      ', '.join(map(str, run.seeds)),
+      f'{run.iterations[0]} to {run.iterations[-1]}',
+      run.commit,
+      run.hardware,
+    ]
+    for run in arms
+  ]
+  header = ['arm', 'seeds', 'iterations', 'commit', 'hardware']
+  return (
+    _table(header, [[_text(cell) for cell in row] for row in rows])
+    + f'<p>Versions: {_text(_versions(arms))}.</p>'
+  )
+
+
+def _versions(arms: list[runs.Run]) -> str:
+  """Lists the packages once for all arms that ran with the same ones."""
+  names = {}
+  for run in arms:
+    # A package that is not installed has the version None.
+    found = [f'{name} {v}' for name, v in run.versions.items() if v]
+    names.setdefault(', '.join(found) or 'unknown', []).append(run.name)
+  if len(names) == 1:
+    return next(iter(names))
+  return '; '.join(f'{", ".join(names[v])}: {v}' for v in names)
+
+
+def _differences(arms: list[runs.Run]) -> str:
+  found = differences(arms)
+  if not found:
+    return '<p>The arms have the same configuration.</p>'
+  rows = [[field, *values] for field, values in found.items()]
+  return '<p>Configuration fields in which the arms differ:</p>\n' + _table(
+    ['field', *(_text(run.name) for run in arms)],
+    [[_text(cell) for cell in row] for row in rows],
+  )
+
+
+def _results(results: table.Table) -> str:
+  groups = []
+  for index, milestone in enumerate(results.arms[0].milestones):
+    groups.append(
+      f'<tr><th colspan="8">reward {milestone.threshold:g}</th></tr>'
+    )
+    groups += [_row(_result(arm, index)) for arm in results.arms]
+  header = [
+    'arm',
+    'seeds that reached it',
+    'generated tokens',
+    'saving',
+    'cost units',
+    'saving',
+    'wall-clock, s',
+    'entropy, nats per token',
+  ]
+  smoothing = (
+    f'the mean of its last {results.window} iterations'
+    if results.window > 1
+    else 'its value at an iteration, not smoothed,'
+  )
+  return (
+    '<p>A seed reaches a reward at the first iteration at which '
+    f'{smoothing} is at least the threshold. Large: median over '
+    'seeds, in which a seed that did not reach the reward counts as infinite. '
+    'Small: each seed. Savings are 1 − arm / baseline, paired by seed where '
+    'the seeds are the same, with a '
+    f'{100 * table.CONFIDENCE:.0f} % interval in brackets: percentile '
+    'bootstrap of the median over seeds, '
+    f'{table.NUM_RESAMPLES} resamples, {_num_seeds(results)}. With few seeds '
+    'such an interval is rough and tends to be too narrow.</p>\n'
+  ) + _wide(_head(header) + f'<tbody>\n{_lines(groups)}\n</tbody>')
+
+
+def _num_seeds(results: table.Table) -> str:
+  counts = sorted({len(arm.seeds) for arm in results.arms})
+  return f'n = {" or ".join(map(str, counts))} seeds'
+
+
+def _result(arm: table.Arm, index: int) -> list[str]:
+  milestone = arm.milestones[index]
+  seeds = len(arm.seeds)
+  return [
+    _text(arm.name),
+    f'{milestone.num_reached} of {seeds}',
+    _spent(milestone.spent['generated_tokens']),
+    _saving(milestone.spent['generated_tokens'].saving),
+    _spent(milestone.spent['cost_units']),
+    _saving(milestone.spent['cost_units'].saving),
+    _spent(milestone.spent['seconds'])
+    + (
+      f'<small>{milestone.wall_clock}</small>' if milestone.wall_clock else ''
+    ),
+    words.median(milestone.entropy),
+  ]
+
+
+def _spent(spending: table.Spending) -> str:
+  return words.amount(spending.median) + _small(
+    map(words.amount, spending.per_seed)
+  )
+
+
+def _saving(saving: table.Saving | None) -> str:
+  if saving is None:
+    return 'baseline'
+  text = words.percent(saving.median)
+  if saving.interval is not None:
+    text += f' [{", ".join(map(words.percent, saving.interval))}]'
+  if not saving.per_seed.size:
+    return f'{text}<small>not paired</small>'
+  return text + _small(map(words.percent, saving.per_seed))
+
+
+def _ends(results: table.Table) -> str:
+  rows = [
+    [
+      _text(arm.name),
+      words.median(arm.reward) + _small(map(words.number, arm.reward)),
+      words.median(arm.entropy) + _small(map(words.number, arm.entropy)),
+      words.median(arm.replay_ratio),
+      words.number(arm.seconds_per_iteration),
+    ]
+    for arm in results.arms
+  ]
+  header = [
+    'arm',
+    'reward',
+    'entropy, nats per token',
+    'realised replay ratio',
+    'seconds per iteration',
+  ]
+  return (
+    '<p>Reward and entropy are smoothed as above. The replay ratio is uses per '
+    'inserted rollout. Seconds are the median over iterations, of all seeds '
+    'together, without the iterations that compile.</p>\n'
+  ) + _table(header, rows)
+
+
+def _cost(arms: list[runs.Run], results: table.Table) -> str:
+  mus = {
+    run.name: _flatten(run.config).get('cost.mu', 'unknown') for run in arms
+  }
+  if len(set(mus.values())) == 1:
+    mu = f'μ = {_text(mus[arms[0].name])} in every arm.'
+  else:
+    listed = ', '.join(f'{name}: {value}' for name, value in mus.items())
+    mu = (
+      f'μ differs between the arms ({_text(listed)}), so that their cost units '
+      'do not compare.'
+    )
+  shares = [
+    f'{arm.name} {100 * np.median(arm.generation_flops):.0f} %'
+    for arm in results.arms
+    if np.isfinite(np.median(arm.generation_flops))
+  ]
+  flops = (
+    ' Estimated share of generation in all FLOPs of these runs: '
+    f'{_text(", ".join(shares))}.'
+    if shares
+    else ''
+  )
+  sentences = [
+    f'<li>{_text(sentence)}</li>' for sentence in wall_clock_sentences(results)
+  ]
+  return (
+    '<p>Reuse saves generation and pays with training. The cost model prices '
+    'an update at B + μR: training on B rollouts, and generating R of them at '
+    'μ times the cost of training on one. μ is set in the configuration for '
+    f'the system to be modelled, not measured in these runs. {mu}{flops}</p>\n'
+    '<p>Wall-clock is the sum over iterations, compilation included, of all '
+    'seeds of an arm trained together as one program. It follows generated '
+    'tokens only where generation takes most of an iteration; a small model '
+    'on a CPU spends little of its time there, so that fewer generated tokens '
+    'need not mean less time. In these runs:</p>\n'
+    f'<ul>\n{_lines(sentences or ["<li>There is one arm only.</li>"])}\n</ul>'
+  )
+
+
+def _figure(figure: figures.Figure) -> str:
+  content = base64.b64encode(figure.png).decode()
+  name = _text(figure.name)
+  return (
+    f'<figure><img alt="{name}" src="data:image/png;base64,{content}">\n'
+    f'<figcaption>{_text(figure.caption)}</figcaption></figure>'
+  )
+
+
+def _flatten(config: dict[str, Any], prefix: str = '') -> dict[str, str]:
+  flat = {}
+  for key, value in config.items():
+    if isinstance(value, dict):
+      flat |= _flatten(value, f'{prefix}{key}.')
+    else:
+      flat[f'{prefix}{key}'] = str(value)
+  return flat
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+  body = _lines([_row(row) for row in rows])
+  return _wide(f'{_head(header)}<tbody>\n{body}\n</tbody>')
+
+
+def _wide(content: str) -> str:
+  return f'<div class="wide"><table>\n{content}\n</table></div>'
+
+
+def _head(cells: list[str]) -> str:
+  return f'<thead><tr>{"".join(f"<th>{c}</th>" for c in cells)}</tr></thead>\n'
+
+
+def _row(cells: list[str]) -> str:
+  first, *rest = cells
+  return f'<tr><th>{first}</th>{"".join(f"<td>{c}</td>" for c in rest)}</tr>'
+
+
+def _small(cells) -> str:
+  text = ' · '.join(cells)
+  return f'<small>{text}</small>' if text else ''
+
+
+def _lines(lines: Sequence[str]) -> str:
+  return '\n'.join(lines)
+
+
+def _text(text: str) -> str:
+  return html.escape(text)

@@ -1,0 +1,59 @@
+"""From run folders to a folder with the page, the table and the figures."""
+
+import pathlib
+
+import numpy as np
+
+from replay_rl.report import export
+from replay_rl.report import figures
+from replay_rl.report import page
+from replay_rl.report import runs
+from replay_rl.report import table
+
+
+def render(
+  run_dirs: list[str],
+  out_dir: str,
+  *,
+  thresholds: tuple[float, ...],
+  smooth: int,
+  baseline: str | None,
+) -> table.Table:
+  """Writes index.html, table.json, table.csv and one PNG per figure.
+
+  The same runs give the same bytes.
+
+  Args:
+    run_dirs: folders written by the trainer, one per arm.
+    out_dir: where to write; made if it does not exist.
+    thresholds: rewards to reach.
+    smooth: iterations of the trailing mean of reward and entropy.
+    baseline: name of the arm to compare with; None takes the first.
+
+  Returns:
+    The table.
+
+  Raises:
+    ValueError: if a run folder or an argument is wrong.
+  """
+  is_increasing = list(thresholds) == sorted(set(thresholds))
+  if not thresholds or not is_increasing or not np.isfinite(thresholds).all():
+    raise ValueError(
+      f'thresholds = {thresholds}, must be one or more increasing numbers.'
+    )
+  arms = runs.read_all(run_dirs)
+  baseline = arms[0].name if baseline is None else baseline
+  results = table.make(
+    arms, baseline=baseline, thresholds=thresholds, window=smooth
+  )
+  drawn = figures.make(
+    arms, baseline=baseline, thresholds=thresholds, window=smooth
+  )
+  out = pathlib.Path(out_dir)
+  out.mkdir(parents=True, exist_ok=True)
+  for figure in drawn:
+    (out / f'{figure.name}.png').write_bytes(figure.png)
+  (out / 'table.json').write_text(export.to_json(results), 'utf-8')
+  (out / 'table.csv').write_text(export.to_csv(results), 'utf-8')
+  (out / 'index.html').write_text(page.make(arms, results, drawn), 'utf-8')
+  return results

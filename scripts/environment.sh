@@ -1,0 +1,22 @@
+# Sourced by the other scripts: makes .venv and installs the package in it.
+# Usage: install_extras <extra>[,<extra>...]
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+
+install_extras() {
+  local extras=$1 stamp=.venv/.installed-$1
+  if [ ! -x .venv/bin/python ]; then
+    say "Making .venv with $("${PYTHON:-python3}" --version)"
+    "${PYTHON:-python3}" -m venv .venv
+  fi
+  # Installing again is quick, but asks the package index; so only on a change.
+  if [ ! -f "$stamp" ] || [ setup.py -nt "$stamp" ] ||
+    [ constraints.txt -nt "$stamp" ]; then
+    say "Installing replay_rl[$extras] and its pinned dependencies"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+      --constraint constraints.txt --editable ".[$extras]"
+    touch "$stamp"
+  fi
+}

@@ -1,0 +1,42 @@
+"""Package metadata; the settings of the tools are in pyproject.toml."""
+
+import setuptools
+
+setuptools.setup(
+  name='replay_rl',
+  version='0.1.0',
+  description='Experience replay for RL post-training of language models, in JAX',
+  long_description=open('README.md', encoding='utf-8').read(),
+  long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  packages=setuptools.find_packages(include=['replay_rl', 'replay_rl.*']),
+  python_requires='>=3.11',
+  install_requires=[
+    'absl-py',
+    'chex',
+    'flax>=0.12',
+    'jax>=0.10.2',
+    'ml_collections>=1.1',
+    'numpy',
+    'optax>=0.2.8',
+    'orbax-checkpoint>=0.12',
+    'rich',
+  ],
+  extras_require={
+    'plots': ['matplotlib', 'scipy'],
+    'tensorboard': ['tensorboardX'],
+    'gpu': ['jax[cuda13]'],
+    'tpu': ['jax[tpu]'],
+    'test': [
+      'matplotlib',
+      'pyright[nodejs]',
+      'pytest',
+      'rlax',
+      'ruff',
+      'scipy',
+      'tensorboardX',
+    ],
+    # Also needs torch, whose CPU build is best installed on its own.
+    'bench': ['flashbax', 'torch', 'transformers', 'trl', 'datasets'],
+  },
+)

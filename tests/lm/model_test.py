@@ -1,0 +1,416 @@
+"""Tests for `replay_rl.lm.model` and `replay_rl.lm.layers`."""
+
+import dataclasses
+import functools
+import math
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.lm import architecture
+from replay_rl.lm import cache as cache_lib
+from replay_rl.lm import layers
+from replay_rl.lm import model
+
+_TIED = architecture.TransformerConfig(
+  vocab_size=23,
+  d_model=16,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=6,
+  d_ff=20,
+  rope_theta=100.0,
+  rope_scaling=None,
+  norm_eps=1e-5,
+  qk_norm=False,
+  qkv_bias=False,
+  tied_embeddings=True,
+  max_context=32,
+  compute_dtype='float32',
+)
+_QWEN3 = dataclasses.replace(_TIED, num_layers=1, qk_norm=True, num_kv_heads=4)
+_QWEN25 = dataclasses.replace(
+  _TIED, qkv_bias=True, num_kv_heads=1, tied_embeddings=False
+)
+_LLAMA3 = dataclasses.replace(
+  _TIED,
+  num_layers=1,
+  tied_embeddings=False,
+  rope_scaling=architecture.RopeScaling(8.0, 1.0, 4.0, 20),
+)
+_VARIANTS = (
+  ('tied', _TIED),
+  ('qwen3', _QWEN3),
+  ('qwen25', _QWEN25),
+  ('llama3', _LLAMA3),
+)
+
+
+def _init_once(config, rng_key):
+  """Returns what `model.init` does, in one compiled program."""
+  graphdef, _ = jax.eval_shape(lambda key: model.init(config, key), rng_key)
+  return graphdef, jax.jit(lambda key: model.init(config, key)[1])(rng_key)
+
+
+@functools.cache
+def _init(config, seed=0):
+  """Returns a model whose norms and biases differ from their first values."""
+  graphdef, params = _init_once(config, jax.random.key(seed))
+  rng = np.random.default_rng(seed)
+  return graphdef, jax.tree.map(
+    lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype('f'), params
+  )
+
+
+def _tokens(shape, vocab_size=23):
+  rng = np.random.default_rng(1)
+  return jnp.asarray(rng.integers(0, vocab_size, shape), jnp.int32)
+
+
+_apply = jax.jit(model.apply, static_argnums=0)
+_token_logprobs = jax.jit(model.token_logprobs, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _extend(graphdef, params, tokens, cache, is_valid=None):
+  if is_valid is None:
+    is_valid = jnp.ones(tokens.shape, bool)
+  x, cache = model.extend(graphdef, params, tokens, cache, is_valid=is_valid)
+  return model.unembed(params, x), cache
+
+
+def _oracle_logits(config, params, tokens):
+  """A transformer in numpy: one row, one head and one query at a time."""
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  d = config.head_dim
+
+  def norm(x, scale):
+    return x / np.sqrt(np.mean(x**2) + config.norm_eps) * scale
+
+  def rotate(x, position):
+    result = np.empty_like(x)
+    for i in range(d // 2):
+      freq = config.rope_theta ** (-2 * i / d)
+      if config.rope_scaling is not None:
+        factor, low, high, original = config.rope_scaling
+        turns = original * freq / (2 * math.pi)
+        kept = min(max((turns - low) / (high - low), 0), 1)
+        freq = kept * freq + (1 - kept) * freq / factor
+      z = complex(x[i], x[i + d // 2]) * np.exp(1j * position * freq)
+      result[i], result[i + d // 2] = z.real, z.imag
+    return result
+
+  stream = [params['embedding'][token] for token in tokens]
+  for n in range(config.num_layers):
+    layer = {name: leaf[n] for name, leaf in params['layers'].items()}
+    queries, keys, values = [], [], []
+    for position, x in enumerate(stream):
+      h = norm(x, layer['attention_norm'])
+      q = np.einsum('d,dhk->hk', h, layer['query'])
+      k, v = np.einsum('d,dchk->chk', h, layer['key_value'])
+      if config.qkv_bias:
+        q = q + layer['query_bias']
+        k, v = k + layer['key_value_bias'][0], v + layer['key_value_bias'][1]
+      if config.qk_norm:
+        q = np.array([norm(head, layer['query_norm']) for head in q])
+        k = np.array([norm(head, layer['key_norm']) for head in k])
+      queries.append([rotate(head, position) for head in q])
+      keys.append([rotate(head, position) for head in k])
+      values.append(v)
+    for t, x in enumerate(stream):
+      for head in range(config.num_heads):
+        shared = head // (config.num_heads // config.num_kv_heads)
+        scores = np.array(
+          [queries[t][head] @ keys[s][shared] for s in range(t + 1)]
+        ) / math.sqrt(d)
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        mixed = sum(weights[s] * values[s][shared] for s in range(t + 1))
+        x = x + mixed @ layer['output'][head]
+      h = norm(x, layer['mlp_norm'])
+      gate, up = np.einsum('d,dcf->cf', h, layer['gate_up'])
+      stream[t] = x + (gate / (1 + np.exp(-gate)) * up) @ layer['down']
+  hidden = np.array([norm(x, params['final_norm']) for x in stream])
+  return hidden @ params.get('unembedding', params['embedding']).T
+
+
+class ForwardTest(parameterized.TestCase):
+  @parameterized.named_parameters(*_VARIANTS)
+  def test_logits_equal_a_transformer_written_out_in_numpy(self, config):
+    graphdef, params = _init(config)
+    tokens = _tokens((2, 7))
+    logits = _apply(graphdef, params, tokens)
+    self.assertEqual(logits.dtype, jnp.float32)
+    for row in range(2):
+      expected = _oracle_logits(config, params, tokens[row])
+      np.testing.assert_allclose(logits[row], expected, atol=1e-5, rtol=1e-5)
+
+  def test_scanned_and_unrolled_layers_agree(self):
+    graphdef, params = _init(_QWEN25)
+    tokens = _tokens((2, 4))
+
+    def two_steps(params):
+      cache = cache_lib.init(_QWEN25, batch_size=2, num_columns=5)
+      _, cache = _extend(graphdef, params, tokens[:, :3], cache)
+      logits, cache = _extend(graphdef, params, tokens[:, 3:], cache)
+      return logits, model.apply(graphdef, params, tokens), cache
+
+    unrolled, full_unrolled, cache = jax.jit(two_steps)(params)
+    self.assertIsInstance(cache.layers, list)
+    with mock.patch.object(layers, 'UNROLL_LIMIT', 1):
+      # A new function, as jax.jit remembers the trace of the other.
+      scanned, full_scanned, cache = jax.jit(lambda p: two_steps(p))(params)
+    self.assertIsInstance(cache.layers, layers.KeyValues)
+    np.testing.assert_allclose(scanned, unrolled, atol=1e-5)
+    np.testing.assert_allclose(full_scanned, full_unrolled, atol=1e-5)
+    np.testing.assert_allclose(scanned[:, 0], full_scanned[:, 3], atol=1e-5)
+
+  def test_later_tokens_have_exactly_no_gradient(self):
+    graphdef, params = _init(_QWEN25)
+    tokens = jnp.arange(6, dtype=jnp.int32)[None]
+
+    def logit_after_third(embedding):
+      logits = model.apply(graphdef, {**params, 'embedding': embedding}, tokens)
+      return jnp.sum(jnp.square(logits[0, 2]))
+
+    gradient = jax.jit(jax.grad(logit_after_third))(params['embedding'])
+    is_read = np.any(np.asarray(gradient) != 0, axis=1)
+    np.testing.assert_array_equal(is_read, np.arange(23) < 3)
+
+  def test_padding_on_either_side_changes_nothing(self):
+    graphdef, params = _init(_TIED)
+    tokens = _tokens((3, 7))
+    is_valid = jnp.array(
+      [
+        [0, 0, 0, 1, 1, 1, 1],
+        [1, 1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 1, 1, 1],
+      ],
+      bool,
+    )
+    padded = _apply(graphdef, params, tokens, is_valid=is_valid)
+    self.assertTrue(np.all(np.isfinite(padded)))
+    left = _apply(graphdef, params, tokens[:1, 3:])
+    right = _apply(graphdef, params, tokens[1:2, :4])
+    whole = _apply(graphdef, params, tokens)
+    np.testing.assert_allclose(padded[0, 3:], left[0], atol=1e-5)
+    np.testing.assert_allclose(padded[1, :4], right[0], atol=1e-5)
+    np.testing.assert_allclose(padded[2], whole[2], atol=1e-5)
+    # Without a mask, left padding does change what follows.
+    self.assertGreater(np.abs(whole[0, 3:] - left[0]).max(), 0.1)
+
+  def test_decoding_after_gaps_equals_the_full_forward(self):
+    graphdef, params = _init(_TIED)
+    tokens = _tokens((2, 6))
+    lengths = jnp.array([4, 2])
+    cache = cache_lib.init(_TIED, batch_size=2, num_columns=4)
+    logits, cache = _extend(
+      graphdef,
+      params,
+      tokens[:, :4],
+      cache,
+      is_valid=jnp.arange(4)[None] < lengths[:, None],
+    )
+    full = _apply(graphdef, params, tokens)
+    np.testing.assert_allclose(logits[0], full[0, :4], atol=1e-5)
+    np.testing.assert_allclose(logits[1, :2], full[1, :2], atol=1e-5)
+    cache = cache_lib.grow(cache, 2)
+    for t in range(2):
+      rows = jnp.arange(2)
+      logits, cache = _extend(
+        graphdef, params, tokens[rows, lengths + t][:, None], cache
+      )
+      np.testing.assert_allclose(
+        logits[:, 0], full[rows, lengths + t], atol=1e-5
+      )
+    np.testing.assert_array_equal(cache.num_tokens, lengths + 2)
+    self.assertEqual(cache.num_columns, 6)
+    np.testing.assert_array_equal(
+      cache.is_valid, [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1]]
+    )
+
+  def test_bfloat16_computes_near_float32_and_returns_float32(self):
+    graphdef, params = _init(_QWEN3)
+    low, _ = _init(dataclasses.replace(_QWEN3, compute_dtype='bfloat16'))
+    tokens = _tokens((2, 7))
+    exact = _apply(graphdef, params, tokens)
+    rounded = _apply(low, params, tokens)
+    self.assertEqual(rounded.dtype, jnp.float32)
+    difference = np.abs(exact - rounded).max()
+    self.assertLess(difference, 0.2)
+    self.assertGreater(difference, 1e-4)
+
+  def test_seeds_can_be_mapped(self):
+    keys = jax.random.split(jax.random.key(3), 2)
+    tokens = _tokens((2, 3, 5))
+
+    def init_and_score(key, tokens):
+      return model.token_logprobs(
+        *model.init(_QWEN3, key), tokens, temperature=1.0
+      )[0]
+
+    together = jax.jit(jax.vmap(init_and_score))(keys, tokens)
+    alone = jax.jit(init_and_score)
+    for seed in range(2):
+      np.testing.assert_allclose(
+        together[seed], alone(keys[seed], tokens[seed]), atol=1e-5
+      )
+
+  def test_tokens_of_wrong_type_or_rank_raise(self):
+    graphdef, params = _init(_TIED)
+    with self.assertRaisesRegex(AssertionError, 'rank'):
+      model.apply(graphdef, params, jnp.zeros((3,), jnp.int32))
+    with self.assertRaisesRegex(AssertionError, 'type'):
+      model.apply(graphdef, params, jnp.zeros((3, 2)))
+    with self.assertRaisesRegex(AssertionError, 'shape'):
+      model.apply(
+        graphdef, params, _tokens((2, 3)), is_valid=jnp.ones((2, 4), bool)
+      )
+
+
+class TokenLogprobsTest(parameterized.TestCase):
+  def test_a_model_of_zeros_is_uniform(self):
+    graphdef, params = _init(_TIED)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    logprobs, entropy = _token_logprobs(
+      graphdef, zeros, _tokens((2, 3)), temperature=0.5
+    )
+    uniform = [[0.0, math.log(23), math.log(23)]] * 2
+    np.testing.assert_allclose(logprobs, -np.array(uniform), rtol=1e-6)
+    np.testing.assert_allclose(entropy, uniform, rtol=1e-6)
+
+  def test_values_and_gradients_equal_the_definition(self):
+    graphdef, params = _init(_QWEN3)
+    tokens = _tokens((3, 6))
+    weights = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, 5)), 'f')
+
+    def definition(params, temperature):
+      logits = model.apply(graphdef, params, tokens)
+      log_softmax = jax.nn.log_softmax(logits / temperature)[:, :-1]
+      picked = jnp.take_along_axis(log_softmax, tokens[:, 1:, None], axis=2)
+      entropy = -jnp.sum(jnp.exp(log_softmax) * log_softmax, axis=-1)
+      return jnp.stack([picked[..., 0], entropy])
+
+    def ours(params, temperature):
+      logprobs, entropy = model.token_logprobs(
+        graphdef, params, tokens, temperature=temperature
+      )
+      return jnp.stack([logprobs, entropy])
+
+    @jax.jit
+    def compare(params, temperature):
+      def gradient(function):
+        def loss(params):
+          return jnp.sum(function(params, temperature)[..., -5:] * weights)
+
+        return jax.grad(loss)(params)
+
+      return (
+        (ours(params, temperature), definition(params, temperature)),
+        (gradient(ours), gradient(definition)),
+      )
+
+    for temperature in (1.0, 0.7):
+      (scores, expected), gradients = compare(params, temperature)
+      np.testing.assert_array_equal(scores[:, :, 0], 0.0)
+      np.testing.assert_allclose(scores[:, :, 1:], expected, atol=1e-5)
+      jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4),
+        *gradients,
+      )
+
+
+class ParametersTest(parameterized.TestCase):
+  @parameterized.named_parameters(*_VARIANTS)
+  def test_axes_have_the_structure_and_rank_of_the_parameters(self, config):
+    _, params = _init(config)
+    sizes = {
+      'layers': config.num_layers,
+      'vocab': config.vocab_size,
+      'embed': config.d_model,
+      'heads': config.num_heads,
+      'kv_heads': config.num_kv_heads,
+      'head_dim': config.head_dim,
+      'mlp': config.d_ff,
+      None: 2,
+    }
+    shapes = jax.tree.map(
+      lambda axes: tuple(sizes[axis] for axis in axes),
+      model.logical_axes(config),
+      is_leaf=lambda leaf: isinstance(leaf, tuple),
+    )
+    self.assertEqual(shapes, jax.tree.map(jnp.shape, params))
+    self.assertEqual(
+      architecture.num_params(config),
+      sum(leaf.size for leaf in jax.tree.leaves(params)),
+    )
+
+  def test_initial_values_follow_from_the_key_and_the_documented_scales(self):
+    config = dataclasses.replace(
+      _TIED, vocab_size=400, d_model=64, d_ff=100, num_layers=4
+    )
+    graphdef, params = _init_once(config, jax.random.key(0))
+    again_def, again = _init_once(config, jax.random.key(0))
+    other_def, other = _init_once(config, jax.random.key(1))
+    self.assertEqual(graphdef, again_def)
+    self.assertEqual(hash(graphdef), hash(other_def))
+    self.assertEqual(model.config_of(graphdef, params), config)
+    jax.tree.map(np.testing.assert_array_equal, params, again)
+    self.assertFalse(np.allclose(params['embedding'], other['embedding']))
+    stacked = params['layers']
+    for leaf, stddev in (
+      (params['embedding'], 64**-0.5),
+      (stacked['query'], 64**-0.5),
+      (stacked['key_value'], 64**-0.5),
+      (stacked['gate_up'], 64**-0.5),
+      (stacked['output'], (24 * 8) ** -0.5),
+      (stacked['down'], (100 * 8) ** -0.5),
+    ):
+      np.testing.assert_allclose(np.std(leaf), stddev, rtol=0.05)
+    np.testing.assert_array_equal(stacked['attention_norm'], 1.0)
+
+  def test_flops_agree_with_what_the_compiler_counts(self):
+    config = dataclasses.replace(
+      _TIED, vocab_size=500, d_model=128, d_ff=384, head_dim=32, num_layers=3
+    )
+    graphdef, params = _init_once(config, jax.random.key(0))
+    tokens = _tokens((4, 64))
+    cost = _apply.lower(graphdef, params, tokens).cost_analysis()
+    expected = tokens.size * (
+      architecture.flops_per_token(config)
+      + architecture.attention_flops(config, 64)
+    )
+    self.assertBetween(cost['flops'] / expected, 1.0, 1.05)
+
+
+class LayersTest(parameterized.TestCase):
+  def test_rms_norm_by_hand(self):
+    # Mean square (9 + 16) / 2 = 12.5, plus 3.5 is 16.
+    normed = layers.rms_norm(
+      jnp.array([[3.0, 4.0]]), jnp.array([1.0, 2.0]), 3.5
+    )
+    np.testing.assert_allclose(normed, [[0.75, 2.0]])
+
+  @parameterized.parameters(1, 2)
+  def test_attention_by_hand(self, num_queries):
+    # One group of two heads, head_dim 4, three columns of which two are open.
+    # The first head scores ln 9 higher on the second column: weights .1, .9.
+    # The second head asks nothing: weights .5, .5.
+    q_BKGTd = jnp.zeros((1, 1, 2, num_queries, 4))
+    q_BKGTd = q_BKGTd.at[0, 0, 0, :, 0].set(2 * math.log(9))
+    keys_BKSd = jnp.zeros((1, 1, 3, 4)).at[0, 0, 1, 0].set(1.0)
+    values_BKSd = jnp.array([[[[10.0] * 4, [20.0] * 4, [99.0] * 4]]])
+    mask_BTS = jnp.array([[[True, True, False]] * num_queries])
+    heads = layers.attend(q_BKGTd, keys_BKSd, values_BKSd, mask_BTS)
+    self.assertEqual(heads.shape, (1, 1, 2, num_queries, 4))
+    np.testing.assert_allclose(heads[0, 0, 0], 19.0, rtol=1e-6)
+    np.testing.assert_allclose(heads[0, 0, 1], 15.0, rtol=1e-6)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,351 @@
+"""Tests for `replay_rl.lm.sampler`."""
+
+import dataclasses
+import functools
+import math
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.lm import model
+from replay_rl.lm import sampler
+
+_V, _EOS, _PAD = 11, 1, 0
+_TIED = architecture.TransformerConfig(
+  vocab_size=_V,
+  d_model=16,
+  num_layers=1,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=6,
+  d_ff=20,
+  rope_theta=100.0,
+  rope_scaling=None,
+  norm_eps=1e-5,
+  qk_norm=False,
+  qkv_bias=False,
+  tied_embeddings=True,
+  max_context=16,
+  compute_dtype='float32',
+)
+_QWEN3 = dataclasses.replace(_TIED, qk_norm=True, num_kv_heads=4)
+_QWEN25 = dataclasses.replace(
+  _TIED, num_layers=2, qkv_bias=True, num_kv_heads=1, tied_embeddings=False
+)
+
+
+@functools.cache
+def _init(config):
+  graphdef, params = model.init(config, jax.random.key(0))
+  rng = np.random.default_rng(0)
+  return graphdef, jax.tree.map(
+    lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype('f'), params
+  )
+
+
+def _prompts(lengths, columns):
+  rng = np.random.default_rng(1)
+  tokens = rng.integers(2, _V, (len(lengths), columns))
+  tokens = np.where(np.arange(columns) < np.array(lengths)[:, None], tokens, 0)
+  return base.Prompts(
+    tokens=jnp.asarray(tokens, jnp.int32),
+    lengths=jnp.asarray(lengths, jnp.int32),
+    references=(),
+  )
+
+
+_LENGTHS = [1, 3, 5, 2] * 6
+_PROMPTS = _prompts(_LENGTHS, 5)
+_R = 6
+
+
+def _generate(config=_TIED, prompts=_PROMPTS, seed=0, params=None, **options):
+  options = {
+    'max_new_tokens': _R,
+    'eos_id': _EOS,
+    'pad_id': _PAD,
+    'temperature': 1.0,
+    'top_k': None,
+    'top_p': None,
+    **options,
+  }
+  graphdef, initial = _init(config)
+  params = initial if params is None else params
+  return sampler.generate(
+    graphdef, params, jax.random.key(seed), prompts, **options
+  )
+
+
+_score = jax.jit(
+  model.token_logprobs, static_argnums=0, static_argnames='temperature'
+)
+
+
+class GenerateTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ('tied', _TIED, 1.0, None),
+    ('qwen3_tempered', _QWEN3, 0.7, None),
+    ('qwen25_truncated', _QWEN25, 1.3, 4),
+  )
+  def test_sampler_and_learner_agree_on_log_probabilities(
+    self, config, temperature, top_k
+  ):
+    completions = _generate(config, temperature=temperature, top_k=top_k)
+    logprobs, entropy = _score(
+      *_init(config), completions.tokens, temperature=temperature
+    )
+    mask = completions.loss_mask
+    # Some rows must have stopped early, and some not.
+    self.assertBetween(int(completions.is_finished.sum()), 1, 23)
+    for ours, learners in (
+      (completions.full_logprobs, logprobs),
+      (completions.entropy, entropy),
+    ):
+      difference = np.abs(ours - jnp.where(mask, learners, 0.0)).max()
+      self.assertLess(difference, 1e-5)
+    if top_k is None:
+      np.testing.assert_array_equal(
+        completions.behavior_logprobs, completions.full_logprobs
+      )
+
+  def test_responses_follow_their_prompts_and_stop_at_the_end_token(self):
+    completions = _generate()
+    self.assertEqual(completions.tokens.shape, (24, 5 + _R))
+    self.assertEqual(completions.tokens.dtype, jnp.int32)
+    for row, length in enumerate(_LENGTHS):
+      response = np.asarray(completions.responses[row])
+      is_end = response == _EOS
+      count = int(np.argmax(is_end)) + 1 if is_end.any() else _R
+      self.assertEqual(int(completions.lengths[row]), count)
+      self.assertEqual(bool(completions.is_finished[row]), is_end.any())
+      np.testing.assert_array_equal(response[count:], _PAD)
+      np.testing.assert_array_equal(
+        completions.tokens[row],
+        [
+          *_PROMPTS.tokens[row, :length],
+          *response[:count],
+          *[_PAD] * (5 + _R - length - count),
+        ],
+      )
+      columns = np.arange(5 + _R)
+      is_response = (columns >= length) & (columns < length + count)
+      np.testing.assert_array_equal(completions.loss_mask[row], is_response)
+      for field in ('behavior_logprobs', 'full_logprobs', 'entropy'):
+        values = np.asarray(getattr(completions, field)[row])
+        self.assertEqual(values.dtype, np.float32)
+        np.testing.assert_array_equal(values != 0, is_response)
+
+  def test_greedy_tokens_are_the_argmax_of_the_learner(self):
+    completions = _generate(temperature=0.0)
+    graphdef, params = _init(_TIED)
+    logits = jax.jit(model.apply, static_argnums=0)(
+      graphdef, params, completions.tokens
+    )
+    best = jnp.argmax(logits, axis=-1)[:, :-1]
+    mask = np.asarray(completions.loss_mask)[:, 1:]
+    np.testing.assert_array_equal(
+      np.asarray(completions.tokens)[:, 1:][mask], np.asarray(best)[mask]
+    )
+    for field in ('behavior_logprobs', 'full_logprobs', 'entropy'):
+      np.testing.assert_array_equal(getattr(completions, field), 0.0)
+
+  @parameterized.parameters((None, None), (4, None), (None, 0.6), (5, 0.8))
+  def test_draws_have_the_frequencies_of_the_formula(self, top_k, top_p):
+    num_draws, temperature = 4096, 1.5
+    prompts = jax.tree.map(
+      lambda leaf: jnp.repeat(leaf[2:3], num_draws, axis=0), _PROMPTS
+    )
+    completions = _generate(
+      prompts=prompts,
+      max_new_tokens=1,
+      temperature=temperature,
+      top_k=top_k,
+      top_p=top_p,
+    )
+    graphdef, params = _init(_TIED)
+    logits = jax.jit(model.apply, static_argnums=0)(
+      graphdef, params, _PROMPTS.tokens
+    )
+    full = np.exp(np.float64(jax.nn.log_softmax(logits[2, 4] / temperature)))
+    order = np.argsort(-full)
+    kept = order if top_k is None else order[:top_k]
+    if top_p is not None:
+      mass = np.cumsum(full[kept] / full[kept].sum())
+      kept = kept[: np.argmax(mass >= top_p) + 1]
+    probs = np.zeros(_V)
+    probs[kept] = full[kept] / full[kept].sum()
+    tokens = np.asarray(completions.responses[:, 0])
+
+    def chi_square_per_degree(probs):
+      counts = np.bincount(tokens, minlength=_V)
+      self.assertEqual(counts[probs == 0].sum(), 0)
+      is_possible = probs > 0
+      expected = num_draws * probs[is_possible]
+      chi_square = np.sum((counts[is_possible] - expected) ** 2 / expected)
+      return chi_square / (is_possible.sum() - 1)
+
+    self.assertLess(chi_square_per_degree(probs), 3.0)
+    # The test would notice a temperature of 1.
+    wrong = probs**temperature
+    self.assertGreater(chi_square_per_degree(wrong / wrong.sum()), 9.0)
+    columns = 5 * np.ones(num_draws, int)
+    rows = np.arange(num_draws)
+    for recorded, table in (
+      (completions.behavior_logprobs, probs),
+      (completions.full_logprobs, full),
+    ):
+      np.testing.assert_allclose(
+        recorded[rows, columns], np.log(table[tokens]), atol=1e-5
+      )
+    # Every token that can be drawn was, so the recorded ones sum to 1.
+    _, first = np.unique(tokens, return_index=True)
+    recorded = np.exp(completions.behavior_logprobs[first, columns[first]])
+    np.testing.assert_allclose(recorded.sum(), 1.0, atol=1e-5)
+
+  def test_each_step_draws_anew(self):
+    graphdef, params = _init(_TIED)
+    del graphdef
+    uniform = jax.tree.map(jnp.zeros_like, params)
+    completions = _generate(params=uniform, eos_id=_V - 1)
+    repeats = np.asarray(
+      completions.responses[:, 1:] == completions.responses[:, :-1]
+    )
+    alive = np.asarray(completions.lengths)[:, None] > np.arange(1, _R)
+    self.assertLess(repeats[alive].mean(), 0.25)
+    np.testing.assert_allclose(
+      completions.entropy[completions.loss_mask], math.log(_V), rtol=1e-5
+    )
+
+  def test_a_row_depends_on_its_prompt_index_and_key_only(self):
+    completions = _generate()
+    others = _PROMPTS._replace(
+      tokens=_PROMPTS.tokens.at[1:].set(2),
+      lengths=_PROMPTS.lengths.at[1:].set(4),
+    )
+    changed = _generate(prompts=others)
+    np.testing.assert_array_equal(
+      changed.responses[0], completions.responses[0]
+    )
+    self.assertFalse(np.array_equal(changed.responses, completions.responses))
+    wider = _generate(
+      prompts=_PROMPTS._replace(
+        tokens=jnp.pad(
+          _PROMPTS.tokens, ((0, 0), (0, 3)), constant_values=_V - 1
+        )
+      )
+    )
+    np.testing.assert_array_equal(wider.responses, completions.responses)
+    np.testing.assert_allclose(
+      wider.full_logprobs[:, :11], completions.full_logprobs, atol=1e-5
+    )
+    other_key = _generate(seed=1)
+    self.assertFalse(np.array_equal(other_key.responses, completions.responses))
+
+  def test_the_loop_ends_with_the_last_row(self):
+    graphdef, params = _init(_QWEN25)
+    greedy = np.asarray(_generate(_QWEN25, temperature=0.0).responses)
+    row = int(np.argmax((greedy[:, 0] != greedy[:, 1]) & (greedy[:, 0] > 1)))
+    first, second = int(greedy[row, 0]), int(greedy[row, 1])
+    prompts = jax.tree.map(lambda leaf: leaf[row : row + 1], _PROMPTS)
+    calls = []
+    extend = model.extend
+
+    def counted(*args, **kwargs):
+      jax.debug.callback(lambda: calls.append(None))
+      return extend(*args, **kwargs)
+
+    for eos_id, length in ((first, 1), (second, 2)):
+      calls.clear()
+      with mock.patch.object(model, 'extend', counted):
+        # The undecorated function, so that no earlier trace is reused.
+        generate = functools.partial(
+          sampler.generate.__wrapped__,
+          graphdef,
+          max_new_tokens=_R,
+          eos_id=eos_id,
+          pad_id=_PAD,
+          temperature=0.0,
+          top_k=None,
+          top_p=None,
+        )
+        completions = jax.jit(generate)(params, jax.random.key(0), prompts)
+        jax.block_until_ready(completions)
+        jax.effects_barrier()
+      # Prefill draws the first token, each step of the loop one more.
+      self.assertLen(calls, length)
+      self.assertEqual(int(completions.lengths[0]), length)
+
+  def test_seeds_can_be_mapped_without_copies_of_the_cache(self):
+    graphdef, params = _init(_TIED)
+    num_seeds = 3
+    stacked = jax.tree.map(
+      lambda leaf: jnp.stack([leaf, 0.5 * leaf, 2 * leaf]), params
+    )
+    keys = jax.random.split(jax.random.key(7), num_seeds)
+    prompts = jax.tree.map(
+      lambda leaf: jnp.stack([leaf[:4], leaf[4:8], leaf[8:12]]), _PROMPTS
+    )
+    generate = functools.partial(
+      sampler.generate,
+      graphdef,
+      max_new_tokens=_R,
+      eos_id=_EOS,
+      pad_id=_PAD,
+      temperature=1.0,
+      top_k=None,
+      top_p=None,
+    )
+    together = jax.jit(jax.vmap(generate))(stacked, keys, prompts)
+    for seed in range(num_seeds):
+      alone = generate(
+        *jax.tree.map(lambda leaf, i=seed: leaf[i], (stacked, keys, prompts))
+      )
+      for field in base.Completions._fields:
+        np.testing.assert_allclose(
+          getattr(together, field)[seed], getattr(alone, field), atol=1e-5
+        )
+    # A mapped loop condition selects between the old and the new cache.
+    text = str(jax.make_jaxpr(jax.vmap(generate))(stacked, keys, prompts))
+    cache_shape = f'{num_seeds},1,4,2,10,6]'
+    selects = [line for line in text.splitlines() if 'select_n' in line]
+    self.assertIn(cache_shape, text)
+    self.assertFalse([line for line in selects if cache_shape in line])
+
+  @parameterized.parameters(
+    ({'max_new_tokens': 12}, '5 prompt columns and max_new_tokens=12 exceed'),
+    ({'max_new_tokens': 0}, 'max_new_tokens=0 must be at least 1'),
+    ({'eos_id': 11}, r'eos_id=11 must be in \[0, vocab_size=11\)'),
+    ({'eos_id': -1}, r'eos_id=-1 must be in'),
+    ({'pad_id': -1}, r'pad_id=-1 must be in'),
+    ({'temperature': -0.5}, 'temperature=-0.5 must be at least 0'),
+    ({'temperature': math.nan}, 'temperature=nan must be at least 0'),
+    ({'top_k': 0}, r'top_k=0 must be None or in \[1, vocab_size=11\]'),
+    ({'top_k': 12}, r'top_k=12 must be None or in'),
+    ({'top_p': 0.0}, r'top_p=0.0 must be None or in \(0, 1\]'),
+    ({'top_p': 1.1}, r'top_p=1.1 must be None or in'),
+  )
+  def test_a_wrong_argument_is_named(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _generate(**options)
+
+  def test_the_longest_context_is_allowed(self):
+    completions = _generate(max_new_tokens=11)
+    self.assertEqual(completions.tokens.shape, (24, 16))
+
+  def test_prompts_of_wrong_type_raise(self):
+    floats = _PROMPTS._replace(tokens=_PROMPTS.tokens.astype(jnp.float32))
+    with self.assertRaisesRegex(AssertionError, 'type'):
+      _generate(prompts=floats)
+    fewer = _PROMPTS._replace(lengths=_PROMPTS.lengths[1:])
+    with self.assertRaisesRegex(AssertionError, 'shape'):
+      _generate(prompts=fewer)
+
+
+if __name__ == '__main__':
+  absltest.main()

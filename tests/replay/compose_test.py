@@ -1,0 +1,353 @@
+"""Tests for `replay_rl.replay.compose`."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl import base
+from replay_rl.replay import buffer
+from replay_rl.replay import compose
+from replay_rl.replay import rules
+from replay_rl.replay import sampling
+
+IID = functools.partial(sampling.blocked_inverse_cdf, stratified=False)
+STRATIFIED = functools.partial(sampling.blocked_inverse_cdf, stratified=True)
+DRAWS = (IID, STRATIFIED, sampling.gumbel_top_k)
+ADVANTAGE = functools.partial(rules.advantage_magnitude, exponent=0.5)
+STEP = jnp.int32(10)
+
+
+def make_rows(ids, num_tokens=2) -> base.Rollout:
+  """Rows in which every field encodes the id."""
+  ids = np.asarray(ids)
+  grid = ids[:, None] * 8 + np.arange(num_tokens)
+  return base.Rollout(
+    tokens=jnp.asarray(grid, jnp.int32),
+    loss_mask=jnp.asarray(grid // 8 % 2 == 1),
+    behavior_logprobs=jnp.asarray(-grid, jnp.float32),
+    rewards=jnp.asarray(ids * 2, jnp.float32),
+    advantages=jnp.asarray(ids + 0.5, jnp.float32),
+    group_id=jnp.asarray(ids, jnp.int32),
+    policy_version=jnp.asarray(ids + 2, jnp.int32),
+  )
+
+
+INSERT = jax.jit(buffer.insert)
+
+
+def insert(state, ids, is_valid):
+  """Inserts rows as an iteration does; returns the buffer and the `Fresh`."""
+  rows, is_valid = make_rows(ids), jnp.asarray(is_valid, bool)
+  priorities = jnp.ones(len(ids))
+  state, slots = INSERT(state, rows, priorities=priorities, is_valid=is_valid)
+  return state, base.Fresh(rows, slots, is_valid)
+
+
+def make_state(capacity, num_old, is_valid):
+  """Rows 0 to `num_old - 1` are old, rows 100, 101, ... are fresh."""
+  state = buffer.init(make_rows([0]), capacity=capacity)
+  if num_old:
+    state, _ = insert(state, np.arange(num_old), np.ones(num_old))
+  return insert(state, 100 + np.arange(len(is_valid)), is_valid)
+
+
+@functools.lru_cache
+def anchored(draw, replay_fraction, weight_rule=rules.uniform, warmup_steps=0):
+  return jax.jit(
+    functools.partial(
+      compose.fresh_anchored,
+      weight_rule=weight_rule,
+      draw=draw,
+      replay_fraction=replay_fraction,
+      warmup_steps=warmup_steps,
+    )
+  )
+
+
+@functools.lru_cache
+def pure(draw, weight_rule=rules.uniform, batch_size=5):
+  return jax.jit(
+    functools.partial(
+      compose.pure_buffer,
+      weight_rule=weight_rule,
+      draw=draw,
+      batch_size=batch_size,
+    )
+  )
+
+
+class FreshOnlyTest(absltest.TestCase):
+  def test_the_fresh_rows_come_alone_and_masked(self):
+    state, fresh = make_state(8, 3, [1, 0, 1])
+    batch = compose.fresh_only(state, fresh, jax.random.key(0), STEP)
+    chex.assert_trees_all_equal(batch.rollouts, make_rows([100, 101, 102]))
+    np.testing.assert_array_equal(batch.slots, [3, 8, 4])
+    np.testing.assert_array_equal(batch.is_valid, [1, 0, 1])
+    np.testing.assert_array_equal(batch.is_fresh, [1, 0, 1])
+    self.assertEqual(int(batch.num_eligible), 2)
+
+  def test_a_row_masked_after_its_insert_has_no_slot(self):
+    state, fresh = make_state(8, 3, [1, 1])
+    fresh = fresh._replace(is_valid=jnp.array([True, False]))
+    batch = compose.fresh_only(state, fresh, jax.random.key(0), STEP)
+    np.testing.assert_array_equal(batch.slots, [3, 8])
+
+
+class PureBufferTest(parameterized.TestCase):
+  @parameterized.parameters(*DRAWS)
+  def test_rows_come_from_the_whole_buffer_and_know_if_they_are_fresh(
+    self, draw
+  ):
+    # Eight slots hold rows 3 to 7 and 100, 101, 102 over rows 0, 1, 2.
+    state, fresh = make_state(8, 8, [1, 0, 1, 1])
+    seen = set()
+    for seed in range(20):
+      batch = pure(draw)(state, fresh, jax.random.key(seed), STEP)
+      ids = np.asarray(batch.rollouts.group_id)
+      chex.assert_trees_all_equal(batch.rollouts, make_rows(ids))
+      np.testing.assert_array_equal(state.rollouts.group_id[batch.slots], ids)
+      np.testing.assert_array_equal(batch.is_fresh, ids >= 100)
+      np.testing.assert_array_equal(batch.is_valid, [True] * 5)
+      self.assertEqual(int(batch.num_eligible), 8)
+      seen |= set(ids.tolist())
+    self.assertEqual(seen, {3, 4, 5, 6, 7, 100, 102, 103})
+
+  @parameterized.product(draw=DRAWS, num_fresh=(0, 1, 3))
+  def test_a_nearly_empty_buffer_gives_what_it_has(self, draw, num_fresh):
+    state, fresh = make_state(8, 0, np.arange(4) < num_fresh)
+    batch = pure(draw)(state, fresh, jax.random.key(0), STEP)
+    repeats = draw is not sampling.gumbel_top_k
+    num_valid = 5 * (num_fresh > 0) if repeats else num_fresh
+    np.testing.assert_array_equal(batch.is_valid, np.arange(5) < num_valid)
+    np.testing.assert_array_equal(batch.is_fresh, np.arange(5) < num_valid)
+    np.testing.assert_array_equal(batch.slots == 8, np.arange(5) >= num_valid)
+    self.assertEqual(int(batch.num_eligible), num_fresh)
+
+  def test_the_rule_sees_the_step(self):
+    state, fresh = make_state(8, 4, [0])  # Policy versions 2, 3, 4, 5.
+    weight_rule = functools.partial(rules.max_age, limit=6)
+    batch = pure(sampling.gumbel_top_k, weight_rule, 4)(
+      state, fresh, jax.random.key(0), STEP
+    )
+    self.assertEqual(sorted(batch.slots.tolist()), [2, 3, 8, 8])
+
+  def test_an_invalid_draw_is_not_fresh_even_if_the_last_slot_is(self):
+    state, fresh = make_state(8, 7, [1])
+    # Of age 2 at most are row 6 and the fresh row, in slot 7.
+    weight_rule = functools.partial(rules.max_age, limit=2)
+    batch = pure(sampling.gumbel_top_k, weight_rule, 4)(
+      state, fresh, jax.random.key(0), STEP
+    )
+    self.assertEqual(sorted(batch.slots.tolist()), [6, 7, 8, 8])
+    np.testing.assert_array_equal(batch.is_fresh, batch.slots == 7)
+
+
+class FreshAnchoredTest(parameterized.TestCase):
+  @parameterized.parameters(*DRAWS)
+  def test_older_rows_follow_the_fresh_ones(self, draw):
+    # Half of 4 fresh rows is 2, of the 3 valid ones 1.5, rounded up to 2.
+    state, fresh = make_state(16, 8, [1, 0, 1, 1])
+    seen = set()
+    for seed in range(40):
+      batch = anchored(draw, 0.5)(state, fresh, jax.random.key(seed), STEP)
+      ids = np.asarray(batch.rollouts.group_id)
+      chex.assert_trees_all_equal(batch.rollouts, make_rows(ids))
+      np.testing.assert_array_equal(ids[:4], [100, 101, 102, 103])
+      np.testing.assert_array_equal(batch.is_valid, [1, 0, 1, 1, 1, 1])
+      np.testing.assert_array_equal(batch.is_fresh, [1, 0, 1, 1, 0, 0])
+      np.testing.assert_array_equal(batch.slots[:4], [8, 16, 9, 10])
+      np.testing.assert_array_equal(batch.slots[4:], ids[4:])
+      self.assertEqual(int(batch.num_eligible), 8)
+      seen |= set(ids[4:].tolist())
+    self.assertEqual(seen, set(range(8)))
+
+  @parameterized.parameters(
+    # Of n valid fresh rows, r n rounded half up; Python rounds 0.5 and 2.5
+    # down.
+    (0.5, [0, 1, 1, 2, 2, 3]),
+    (0.25, [0, 0, 1, 1, 1, 1]),
+    (1.0, [0, 1, 2, 3, 4, 5]),
+    (0.35, [0, 0, 1, 1, 1, 2]),
+    (2.0, [0, 2, 4, 6, 8, 10]),
+  )
+  def test_the_number_of_older_rows_is_rounded_half_up(
+    self, replay_fraction, expected
+  ):
+    for num_valid, num_replayed in enumerate(expected):
+      state, fresh = make_state(32, 16, np.arange(5) < num_valid)
+      batch = anchored(sampling.gumbel_top_k, replay_fraction)(
+        state, fresh, jax.random.key(0), STEP
+      )
+      self.assertEqual(batch.slots.shape, (5 + expected[-1],))
+      expected_valid = np.arange(expected[-1]) < num_replayed
+      np.testing.assert_array_equal(batch.is_valid[5:], expected_valid)
+      np.testing.assert_array_equal(batch.slots[5:] < 32, expected_valid)
+
+  @parameterized.product(draw=DRAWS, num_old=(0, 1, 3))
+  def test_only_older_rows_are_replayed_however_few(self, draw, num_old):
+    state, fresh = make_state(16, num_old, [1] * 4)
+    batch = anchored(draw, 1.0)(state, fresh, jax.random.key(0), STEP)
+    repeats = draw is not sampling.gumbel_top_k
+    num_valid = 4 * (num_old > 0) if repeats else num_old
+    np.testing.assert_array_equal(batch.is_valid[4:], np.arange(4) < num_valid)
+    slots = np.asarray(batch.slots[4:])
+    self.assertTrue(np.all(slots[:num_valid] < num_old))
+    self.assertTrue(np.all(slots[num_valid:] == 16))
+    self.assertEqual(int(batch.num_eligible), num_old)
+
+  def test_a_row_masked_after_its_insert_is_not_replayed(self):
+    state, fresh = make_state(8, 1, [1, 1, 1])
+    fresh = fresh._replace(is_valid=jnp.array([True, True, False]))
+    batch = anchored(IID, 2.0)(state, fresh, jax.random.key(0), STEP)
+    np.testing.assert_array_equal(batch.slots, [1, 2, 8, 0, 0, 0, 0, 8, 8])
+
+  @parameterized.parameters((9, [1, 1]), (10, [1, 1]), (11, [0, 0]))
+  def test_warmup_ends_at_its_step(self, warmup_steps, expected):
+    state, fresh = make_state(16, 8, [1, 1])
+    batch = anchored(IID, 1.0, warmup_steps=warmup_steps)(
+      state, fresh, jax.random.key(0), STEP
+    )
+    np.testing.assert_array_equal(batch.is_valid, [1, 1, *expected])
+    np.testing.assert_array_equal(batch.slots[2:] < 16, expected)
+
+  @parameterized.parameters(0.0, 0.2)
+  def test_no_older_rows_leaves_the_fresh_ones(self, replay_fraction):
+    state, fresh = make_state(8, 3, [1, 1])
+    arguments = (state, fresh, jax.random.key(0), STEP)
+    chex.assert_trees_all_equal(
+      anchored(IID, replay_fraction)(*arguments),
+      compose.fresh_only(*arguments),
+    )
+
+  def test_insert_first_at_capacity_c_is_draw_first_at_c_minus_f(self):
+    # The order of the paper, on a list of the latest C - F rows.
+    capacity, num_fresh, num_steps = 12, 4, 6
+    state = buffer.init(make_rows([0]), capacity=capacity)
+    history = []
+    for step in range(num_steps):
+      stored = history[-(capacity - num_fresh) :]
+      ids = list(range(step * num_fresh, (step + 1) * num_fresh))
+      state, fresh = insert(state, ids, [1] * num_fresh)
+      batch = anchored(sampling.gumbel_top_k, 2.0)(
+        state, fresh, jax.random.key(step), jnp.int32(step)
+      )
+      replayed = np.asarray(batch.rollouts.group_id)[num_fresh:]
+      is_valid = np.asarray(batch.is_valid)[num_fresh:]
+      # As many draws as stored rows: the draw is all of them.
+      self.assertEqual(sorted(replayed[is_valid].tolist()), stored)
+      history += ids
+
+  @parameterized.parameters(*DRAWS)
+  def test_a_cut_draw_still_follows_the_weights(self, draw):
+    # Only the first of four draws is valid, since one of four fresh rows is.
+    state, fresh = make_state(520, 512, [0, 0, 1, 0])
+    weights = np.arange(512) + 0.5 + rules.ADVANTAGE_EPSILON
+    expected = np.sqrt(weights) / np.sum(np.sqrt(weights))
+
+    @jax.jit
+    def first_slots(rng_keys):
+      return jax.vmap(
+        lambda rng_key: anchored(draw, 1.0, ADVANTAGE)(
+          state, fresh, rng_key, STEP
+        )
+      )(rng_keys)
+
+    batch = first_slots(jax.random.split(jax.random.key(0), 20_000))
+    np.testing.assert_array_equal(
+      np.asarray(batch.is_valid[:, 4:]), [[True, False, False, False]] * 20_000
+    )
+    counts = np.bincount(np.asarray(batch.slots[:, 4]), minlength=512)
+    counts, expected = counts.reshape(32, 16), expected.reshape(32, 16)
+    expected = 20_000 * expected.sum(axis=1)
+    chi2 = np.sum((counts.sum(axis=1) - expected) ** 2 / expected)
+    self.assertLess(chi2, 31 + 4 * np.sqrt(2 * 31))
+
+  @parameterized.parameters(-0.5, float('nan'), float('inf'))
+  def test_a_fraction_out_of_range_raises(self, replay_fraction):
+    state, fresh = make_state(8, 3, [1, 1])
+    with self.assertRaisesRegex(
+      ValueError, f'replay_fraction={replay_fraction} must be finite'
+    ):
+      anchored(IID, replay_fraction)(state, fresh, jax.random.key(0), STEP)
+
+  def test_more_older_rows_than_slots_raise(self):
+    state, fresh = make_state(8, 3, [1, 1])
+    with self.assertRaisesRegex(ValueError, '9 rows; capacity=8 allows'):
+      anchored(IID, 4.5)(state, fresh, jax.random.key(0), STEP)
+
+
+def iteration(state, rows, rng_key, step, *, compose_fn):
+  """The buffer's part of an iteration."""
+  state, slots = buffer.insert(state, rows, priorities=jnp.abs(rows.advantages))
+  fresh = base.Fresh(rows, slots, jnp.ones(slots.shape, bool))
+  batch = compose_fn(state, fresh, rng_key, step)
+  state = buffer.mark_sampled(state, batch.slots, step)
+  state = buffer.update_priorities(
+    state, batch.slots, jnp.abs(batch.rollouts.advantages)
+  )
+  return state, batch
+
+
+COMPOSERS = {
+  'pure_buffer': functools.partial(
+    compose.pure_buffer,
+    weight_rule=ADVANTAGE,
+    draw=IID,
+    batch_size=64,
+  ),
+  'fresh_anchored': functools.partial(
+    compose.fresh_anchored,
+    weight_rule=rules.product(
+      ADVANTAGE, functools.partial(rules.max_age, limit=10)
+    ),
+    draw=sampling.gumbel_top_k,
+    replay_fraction=0.5,
+    warmup_steps=0,
+  ),
+}
+
+
+class IterationTest(parameterized.TestCase):
+  @parameterized.parameters(*COMPOSERS)
+  def test_a_donated_iteration_does_not_copy_the_storage(self, name):
+    rows = make_rows(range(64), num_tokens=320)
+    state = buffer.init(rows, capacity=4096)
+    run = functools.partial(iteration, compose_fn=COMPOSERS[name])
+    compiled = (
+      jax.jit(run, donate_argnums=0)
+      .lower(state, rows, jax.random.key(0), STEP)
+      .compile()
+    )
+    analysis = compiled.memory_analysis()
+    assert analysis is not None
+    batch_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
+    self.assertLess(analysis.temp_size_in_bytes, 2 * batch_bytes)
+
+  @parameterized.parameters(*COMPOSERS)
+  def test_vmap_over_seeds_equals_separate_runs_and_compiles_once(self, name):
+    def one_seed(state, rows, rng_key, step):
+      return iteration(state, rows, rng_key, step, compose_fn=COMPOSERS[name])
+
+    chex.clear_trace_counter()
+    run = jax.jit(chex.assert_max_traces(one_seed, n=1))
+    separate = []
+    for seed in range(3):
+      state, _ = make_state(96, 20 + 25 * seed, [1])
+      rows = make_rows(200 + np.arange(64))
+      separate.append((state, rows, jax.random.key(seed), jnp.int32(seed)))
+    alone = [run(*arguments) for arguments in separate]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *separate)
+    together = jax.jit(jax.vmap(one_seed))(*stacked)
+    for seed in range(3):
+      chex.assert_trees_all_equal(
+        jax.tree.map(lambda leaf, s=seed: leaf[s], together), alone[seed]
+      )
+
+
+if __name__ == '__main__':
+  absltest.main()

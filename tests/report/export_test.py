@@ -1,0 +1,141 @@
+"""Tests of table.json and table.csv."""
+
+import csv
+import io
+import json
+
+import numpy as np
+from absl.testing import absltest
+
+from replay_rl.report import export
+from replay_rl.report import table
+
+INF = np.inf
+NAN = np.nan
+
+
+def spending(per_seed, saving=None):
+  return table.Spending(np.array(per_seed), saving)
+
+
+def results():
+  """A baseline and an arm, one of whose two seeds did not reach .5."""
+  saved = table.Saving(np.array([0.5, -INF]), -INF, None)
+  whole = table.Saving(np.array([0.25, 0.75]), 0.5, (0.25, 0.75))
+
+  def arm(name, tokens, seconds, wall_clock, token_saving, cost_saving):
+    return table.Arm(
+      name=name,
+      seeds=np.array([3, 4]),
+      num_iterations=5,
+      reward=np.array([0.5, 0.7]),
+      entropy=np.array([0.25, 0.75]),
+      replay_ratio=np.array([NAN, NAN]),
+      generation_flops=np.array([0.5, 0.5]),
+      seconds_per_iteration=1.5,
+      milestones=(
+        table.Milestone(
+          threshold=0.5,
+          spent={
+            'generated_tokens': spending(tokens, token_saving),
+            'cost_units': spending([8.0, 4.0], cost_saving),
+            'seconds': spending(seconds),
+          },
+          entropy=np.array([0.5, INF]),
+          wall_clock=wall_clock,
+        ),
+      ),
+    )
+
+  return table.Table(
+    baseline='base',
+    window=2,
+    arms=(
+      arm('base', [400.0, 404.0], [1.0, 2.0], '', None, None),
+      arm('a, "b"', [200.0, INF], [NAN, NAN], 'unknown', saved, whole),
+    ),
+  )
+
+
+class ExportTest(absltest.TestCase):
+  def test_json_is_strict_and_null_where_nothing_is_known(self):
+    content = json.loads(
+      export.to_json(results()), parse_constant=lambda name: self.fail(name)
+    )
+    self.assertEqual(content['baseline'], 'base')
+    self.assertEqual(content['smoothing']['iterations'], 2)
+    self.assertEqual(content['interval']['confidence'], 0.95)
+    base, arm = content['arms']
+    self.assertEqual(base['seeds'], [3, 4])
+    self.assertEqual(base['reward_at_end']['median'], 0.6)
+    self.assertEqual(base['seconds_per_iteration'], 1.5)
+    milestone = base['milestones'][0]
+    self.assertEqual(
+      milestone['generated_tokens'], {'median': 402, 'per_seed': [400, 404]}
+    )
+    self.assertIsNone(milestone['wall_clock'])
+    milestone = arm['milestones'][0]
+    self.assertEqual(milestone['seeds_that_reached'], 1)
+    self.assertEqual(milestone['wall_clock'], 'unknown')
+    self.assertEqual(
+      milestone['generated_tokens'],
+      {
+        'median': None,
+        'per_seed': [200, None],
+        'saving': {
+          'median': None,
+          'per_seed': [0.5, None],
+          'interval': None,
+          'is_paired_by_seed': True,
+        },
+      },
+    )
+    self.assertEqual(
+      milestone['cost_units']['saving']['interval'], [0.25, 0.75]
+    )
+    self.assertEqual(
+      arm['replay_ratio'], {'median': None, 'per_seed': [None] * 2}
+    )
+
+  def test_csv_has_a_line_per_seed_and_one_of_medians(self):
+    lines = list(csv.DictReader(io.StringIO(export.to_csv(results()))))
+    self.assertEqual(
+      [(line['arm'], line['seed']) for line in lines],
+      [
+        ('base', '3'),
+        ('base', '4'),
+        ('base', 'median'),
+        ('a, "b"', '3'),
+        ('a, "b"', '4'),
+        ('a, "b"', 'median'),
+      ],
+    )
+    self.assertEqual([line['threshold'] for line in lines], ['0.5'] * 6)
+
+    def column(key):
+      return [line[key] for line in lines]
+
+    self.assertEqual(
+      column('generated_tokens'), ['400', '404', '402', '200', 'inf', 'inf']
+    )
+    self.assertEqual(
+      column('generated_tokens_saving'), ['', '', '', '0.5', '-inf', '-inf']
+    )
+    self.assertEqual(
+      column('cost_units_saving'), ['', '', '', '0.25', '0.75', '0.5']
+    )
+    self.assertEqual(
+      column('cost_units_saving_low'), ['', '', '', '', '', '0.25']
+    )
+    self.assertEqual(
+      column('cost_units_saving_high'), ['', '', '', '', '', '0.75']
+    )
+    self.assertEqual(column('seconds'), ['1', '2', '1.5', '', '', ''])
+    self.assertEqual(column('entropy'), ['0.5', '', ''] * 2)
+    self.assertEqual(column('reward_at_end'), ['0.5', '0.7', '0.6'] * 2)
+    self.assertEqual(column('entropy_at_end'), ['0.25', '0.75', '0.5'] * 2)
+    self.assertEqual(column('replay_ratio'), [''] * 6)
+
+
+if __name__ == '__main__':
+  absltest.main()

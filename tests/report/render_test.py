@@ -1,0 +1,257 @@
+"""Tests of the whole report: its files, its page and its program."""
+
+import contextlib
+import io
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.report import __main__ as program
+from replay_rl.report import figures
+from replay_rl.report import page
+from replay_rl.report import render
+from replay_rl.report import runs
+from replay_rl.report import table
+from tests.report import synthetic
+
+SLOW = [[0.1, 0.3, 0.5, 0.7, 0.9], [0.0, 0.2, 0.4, 0.6, 0.8]]
+FAST = [[0.4, 0.6, 0.8, 0.8, 0.8], [0.2, 0.4, 0.6, 0.8, 0.8]]
+LOW = [[0.1] * 5, [0.2] * 5]
+EVIL = '<script>alert("$x & y")</script>'
+
+
+class ReportTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.stdout = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+    self.stderr = self.enterContext(contextlib.redirect_stderr(io.StringIO()))
+
+  def write(self, folder, rewards, seconds=1.0, **more):
+    return synthetic.write_run(
+      self.root / folder,
+      synthetic.rows_of_rewards(rewards),
+      seconds=[seconds] * len(rewards[0]),
+      **more,
+    )
+
+  def pair(self, seconds=1.0, rewards=FAST):
+    mu = {'cost': {'mu': 5.28}}
+    return [
+      self.write('base', SLOW, config=mu | {'replay': {'capacity': 8, 'x': 1}}),
+      self.write(
+        'fast',
+        rewards,
+        seconds,
+        config=mu | {'replay': {'capacity': 9, 'x': 1}},
+      ),
+    ]
+
+  def page_of(self, folders, thresholds=(0.5,)):
+    """The page without figures, which are slow to draw."""
+    arms = runs.read_all(folders)
+    results = table.make(
+      arms, baseline=arms[0].name, thresholds=thresholds, window=2
+    )
+    return page.make(arms, results, [])
+
+  def test_the_same_runs_give_the_same_bytes(self):
+    folders = self.pair()
+    for out in ('one', 'two'):
+      render.render(
+        folders,
+        str(self.root / out),
+        thresholds=(0.5, 0.95),
+        smooth=2,
+        baseline=None,
+      )
+    names = sorted(path.name for path in (self.root / 'one').iterdir())
+    self.assertEqual(
+      names, ['index.html', 'reward.png', 'table.csv', 'table.json']
+    )
+    for name in names:
+      self.assertEqual(
+        (self.root / 'one' / name).read_bytes(),
+        (self.root / 'two' / name).read_bytes(),
+      )
+    text = (self.root / 'one' / 'index.html').read_text('utf-8')
+    # Self-contained: every image is embedded, nothing is linked.
+    self.assertNotRegex(text, r'<script|<link|href=|https?:|url\(')
+    self.assertLen(re.findall('<img ', text), 1)
+    self.assertLen(re.findall('src="data:image/png;base64,iVBOR', text), 1)
+
+  def test_the_page_shows_table_configuration_and_cost(self):
+    text = self.page_of(self.pair())
+    self.assertIn('<th>base (baseline)</th><td>0, 1</td><td>0 to 4</td>', text)
+    self.assertIn('<tr><th>replay.capacity</th><td>8</td><td>9</td></tr>', text)
+    self.assertNotIn('replay.x', text)
+    self.assertIn('<td>252<small>200 · 303</small></td>', text)
+    self.assertIn('+38 % [+25 %, +50 %]<small>+50 % · +25 %</small>', text)
+    self.assertIn('n = 2 seeds', text)
+    self.assertIn('mean of its last 2 iterations', text)
+    self.assertIn('μ = 5.28 in every arm', text)
+
+  def test_different_prices_of_generation_are_said_not_to_compare(self):
+    folders = [
+      self.write('a', SLOW, config={'cost': {'mu': 5}}),
+      self.write('b', FAST, config={'cost': None}),
+    ]
+    self.assertIn(
+      'μ differs between the arms (a: 5, b: unknown)', self.page_of(folders)
+    )
+
+  def test_fields_absent_from_one_arm_differ(self):
+    folders = [
+      self.write('a', SLOW, config={'task': {'digits': 3}}),
+      self.write('b', FAST),
+    ]
+    self.assertEqual(
+      page.differences(runs.read_all(folders)), {'task.digits': ['3', '–']}
+    )
+
+  def test_versions_are_told_once_or_by_arm(self):
+    folders = [self.write('a', SLOW), self.write('b', FAST)]
+    self.assertIn('<p>Versions: jax 0.10.2.</p>', self.page_of(folders))
+    header = self.root / 'b' / 'config.json'
+    header.write_text(
+      header.read_text().replace('"0.10.2"', '"0.11", "<x>": "1", "y": null')
+    )
+    self.assertIn(
+      '<p>Versions: a: jax 0.10.2; b: jax 0.11, &lt;x&gt; 1.</p>',
+      self.page_of(folders),
+    )
+
+  def test_equal_configurations_are_said_to_be_equal(self):
+    folders = [self.write('a', SLOW), self.write('b', FAST)]
+    self.assertIn('have the same configuration', self.page_of(folders))
+
+  # The baseline reaches .5 after 4 s, the arm at iterations 1 and 2.
+  @parameterized.parameters(
+    (1.0, '2.5 s, against 4 s of the baseline: wall-clock improved, and gener'),
+    (
+      2.0,
+      '5 s, against 4 s of the baseline: wall-clock not improved, although',
+    ),
+  )
+  def test_the_sentence_on_wall_clock_follows_from_the_data(self, s, expected):
+    text = self.page_of(self.pair(s))
+    self.assertIn(f'fast: reward 0.5 took {expected}', text)
+    self.assertIn('generated tokens fell (−38 %)', text)
+
+  def test_the_sentence_tells_when_tokens_did_not_fall_either(self):
+    text = self.page_of(self.pair(rewards=SLOW))
+    self.assertIn(
+      'not improved, and generated tokens did not fall (+0 %).', text
+    )
+
+  def test_the_sentence_takes_the_highest_reward_that_is_known(self):
+    text = self.page_of(self.pair(), thresholds=(0.4, 0.5, 0.99))
+    self.assertIn('fast: reward 0.5 took', text)
+
+  def test_an_arm_that_did_not_reach_is_not_improved(self):
+    text = self.page_of(self.pair(rewards=LOW))
+    self.assertIn(
+      'reward 0.5 was not reached, against 4 s of the baseline: wall-clock not '
+      'improved.',
+      text,
+    )
+    self.assertIn('0 of 2', text)
+    self.assertIn('not reached<small>not reached · not reached</small>', text)
+
+  def test_wall_clock_is_unknown_without_a_baseline_that_reached(self):
+    text = self.page_of(self.pair(), thresholds=(0.95,))
+    self.assertIn('fast: wall-clock against the baseline is unknown', text)
+
+  def test_arms_with_other_seeds_are_said_not_to_be_paired(self):
+    folders = [self.write('a', SLOW), self.write('b', FAST[:1])]
+    self.assertIn('+50 %<small>not paired</small>', self.page_of(folders))
+
+  def test_text_of_a_run_is_escaped(self):
+    flops = {f'ledger/{kind}_flops': 1 for kind in ('prefill', 'decode')}
+    folders = [
+      synthetic.write_run(
+        self.root / str(mu),
+        synthetic.rows_of_rewards(
+          SLOW, **flops, **{'ledger/training_flops': 6}
+        ),
+        name=f'{EVIL}{mu}',
+        hardware=EVIL,
+        config={EVIL: f'{EVIL}{mu}', 'cost': {'mu': mu}},
+      )
+      for mu in (1, 2)
+    ]
+    arms = runs.read_all(folders)
+    results = table.make(
+      arms, baseline=arms[0].name, thresholds=(0.5,), window=2
+    )
+    drawn = [figures.Figure(EVIL, EVIL, b'')]
+    text = page.make(arms, results, drawn)
+    self.assertNotIn('<script', text)
+    escaped = '&lt;script&gt;alert(&quot;$x &amp; y&quot;)&lt;/script&gt;'
+    self.assertIn(f'{escaped}1 25 %, {escaped}2 25 %', text)
+    self.assertIn(f'({escaped}1: 1, {escaped}2: 2)', text)
+    self.assertIn(f'<li>{escaped}2: wall-clock against the baseline', text)
+    self.assertIn(f'<figcaption>{escaped}</figcaption>', text)
+
+  @parameterized.parameters(
+    ((),), ((0.6, 0.5),), ((0.5, 0.5),), ((0.5, float('nan')),)
+  )
+  def test_thresholds_must_increase(self, thresholds):
+    with self.assertRaisesRegex(ValueError, 'must be one or more increasing'):
+      render.render(
+        self.pair(),
+        str(self.root / 'out'),
+        thresholds=thresholds,
+        smooth=2,
+        baseline=None,
+      )
+    self.assertFalse((self.root / 'out').exists())
+
+  def test_the_program_prints_the_table_and_the_page(self):
+    out = str(self.root / 'out')
+    # Markup of the terminal is text in a name.
+    folders = [*self.pair(), self.write('low', LOW, name='[red]low[/red]')]
+    code = program.main(
+      [*folders, f'--out={out}', '--thresholds=.5,.6', '--smooth=2']
+    )
+    self.assertEqual(code, 0)
+    printed = self.stdout.getvalue()
+    self.assertEndsWith(printed, f'{out}/index.html\n')
+    for expected in ('402', '252', '+38 %', '(0 of 2)', '[red]low[/red]'):
+      self.assertIn(expected, printed)
+
+  @parameterized.parameters(
+    (['nowhere'], 'nowhere/config.json is missing.'),
+    (['{a}', '--baseline=b'], "baseline = 'b', must be one of ['a']."),
+    (['{a}', '--smooth=9'], 'smooth = 9, must be between 1 and the 5 iter'),
+    (['{a}', '--out={a}/config.json'], 'File exists'),
+  )
+  def test_an_error_is_one_line_and_exit_code_2(self, arguments, message):
+    folder = self.write('a', SLOW)
+    code = program.main([a.replace('{a}', folder) for a in arguments])
+    self.assertEqual(code, 2)
+    *_, line = self.stderr.getvalue().splitlines()
+    self.assertStartsWith(line, 'error: ')
+    self.assertIn(message, line)
+
+  def test_wrong_thresholds_are_named(self):
+    with self.assertRaises(SystemExit) as stopped:
+      program.main(['a', '--thresholds=.5;.6'])
+    self.assertEqual(stopped.exception.code, 2)
+    self.assertIn("'.5;.6' must be numbers", self.stderr.getvalue())
+
+  def test_the_report_does_not_import_jax(self):
+    command = (
+      'import sys; from replay_rl.report import __main__; '
+      'sys.exit("jax" in sys.modules)'
+    )
+    subprocess.run([sys.executable, '-c', command], check=True)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,45 @@
+"""Tests of numbers in words."""
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.report import words
+
+
+class WordsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (0.0, '0'),
+    (7.256, '7.26'),
+    (999.4, '999'),
+    (999.9, '1k'),
+    (86123, '86.1k'),
+    (999_900, '1M'),
+    (1_234_567, '1.23M'),
+    (5.2e9, '5.2G'),
+    (3e12, '3T'),
+    (np.inf, 'not reached'),
+    (np.nan, '–'),
+  )
+  def test_amounts_have_three_figures_and_a_prefix(self, value, expected):
+    self.assertEqual(words.amount(value), expected)
+
+  @parameterized.parameters(
+    (0.384, '+38 %'),
+    (-0.5, '−50 %'),
+    (-0.001, '+0 %'),
+    (-np.inf, 'not reached'),
+    (np.nan, '–'),
+  )
+  def test_shares_are_signed_per_cent(self, share, expected):
+    self.assertEqual(words.percent(share), expected)
+
+  @parameterized.parameters(
+    ([0.5, 0.7], '0.6'), ([0.5, np.inf], '–'), ([0.5, np.nan], '–')
+  )
+  def test_medians_that_are_not_finite_are_a_dash(self, values, expected):
+    self.assertEqual(words.median(np.array(values)), expected)
+
+
+if __name__ == '__main__':
+  absltest.main()

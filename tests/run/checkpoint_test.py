@@ -1,0 +1,100 @@
+"""Tests of checkpoints."""
+
+import pathlib
+import warnings
+
+import chex
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.run import build
+from replay_rl.run import checkpoint
+from replay_rl.run import iteration
+from tests import tiny
+
+
+class CheckpointTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path) / 'checkpoints'
+    # With a lag, so that every optional part of the run is there.
+    parts = build.parts(tiny.config('unused', sampler__weight_lag=2))
+    params = parts.init_params_fn(jax.random.key(0))
+    self.run = jax.vmap(lambda seed: iteration.init(parts, params, seed))(
+      jnp.arange(2, dtype=jnp.uint32)
+    )
+
+  def _saved(self, steps, keep=3):
+    manager = checkpoint.open_folder(self.folder, keep=keep)
+    for step in steps:
+      checkpoint.save(manager, self._at(step))
+    manager.wait_until_finished()
+    return manager
+
+  def _at(self, step):
+    counter = jnp.full((2,), step, jnp.int32)
+    state = self.run.buffer._replace(num_inserted=counter.astype(jnp.uint32))
+    return self.run._replace(iteration=counter, buffer=state)
+
+  def test_restores_every_array_bit_for_bit_with_its_type(self):
+    manager = self._saved([2, 4])
+    restored = checkpoint.restore_latest(manager, self.run)
+    chex.assert_trees_all_equal_shapes_and_dtypes(restored, self.run)
+    chex.assert_trees_all_equal(restored, self._at(4))
+
+  def test_an_empty_folder_holds_no_run(self):
+    manager = checkpoint.open_folder(self.folder, keep=1)
+    self.assertIsNone(checkpoint.restore_latest(manager, self.run))
+
+  def test_only_the_newest_stay(self):
+    self.assertEqual(self._saved([1, 2, 3, 4], keep=2).all_steps(), [3, 4])
+
+  def test_what_is_saved_does_not_change_when_the_run_is_donated(self):
+    manager = checkpoint.open_folder(self.folder, keep=1)
+    run = jax.tree.map(jnp.copy, self._at(1))
+    overwrite = jax.jit(
+      lambda run: jax.tree.map(jnp.zeros_like, run), donate_argnums=0
+    )
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # Leaves that cannot be donated.
+      checkpoint.save(manager, run)
+      jax.block_until_ready(overwrite(run))
+    manager.wait_until_finished()
+    restored = checkpoint.restore_latest(manager, self.run)
+    chex.assert_trees_all_equal(restored, self._at(1))
+
+  @parameterized.parameters('flipped', 'cut', 'lost', 'no commit')
+  def test_a_damaged_checkpoint_is_moved_aside_and_the_one_before_is_used(
+    self, damage
+  ):
+    self._saved([2, 4]).close()
+    files = [path for path in (self.folder / '4').rglob('*') if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    if damage == 'flipped':
+      content[len(content) // 2] ^= 1
+      largest.write_bytes(content)
+    elif damage == 'cut':
+      largest.write_bytes(content[: len(content) // 2])
+    elif damage == 'lost':
+      largest.unlink()
+    else:
+      for path in files:
+        if path.name in ('_METADATA', '_CHECKPOINT_METADATA'):
+          path.unlink()
+    manager = checkpoint.open_folder(self.folder, keep=3)
+    with self.assertWarnsRegex(checkpoint.DamagedCheckpointWarning, 'damaged'):
+      restored = checkpoint.restore_latest(manager, self.run)
+    chex.assert_trees_all_equal(restored, self._at(2))
+    self.assertTrue((self.folder.parent / checkpoint.DAMAGED / '4').exists())
+    # The run goes on and saves the same step again.
+    checkpoint.save(manager, self._at(4))
+    manager.wait_until_finished()
+    restored = checkpoint.restore_latest(manager, self.run)
+    chex.assert_trees_all_equal(restored, self._at(4))
+
+
+if __name__ == '__main__':
+  absltest.main()

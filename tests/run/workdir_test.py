@@ -1,0 +1,64 @@
+"""Tests of the folder of a run."""
+
+import json
+import pathlib
+
+from absl.testing import absltest
+
+from replay_rl.run import workdir
+
+
+class WorkdirTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path) / 'run'
+
+  def test_writes_the_config_with_versions_commit_and_hardware(self):
+    with workdir.locked(self.folder):
+      self.assertEqual(workdir.claim(self.folder, {'a': {'b': (1, 2)}}), [])
+    record = json.loads((self.folder / 'config.json').read_text())
+    self.assertEqual(record['config'], {'a': {'b': [1, 2]}})
+    self.assertIn('jax', record['versions'])
+    self.assertTrue(record['commit'])
+    self.assertIn('CPU cores', record['hardware'])
+
+  def test_the_same_config_may_come_again(self):
+    with workdir.locked(self.folder):
+      workdir.claim(self.folder, {'a': {'b': (1, 2)}})
+      self.assertEqual(workdir.claim(self.folder, {'a': {'b': (1, 2)}}), [])
+
+  def test_another_config_is_refused_and_the_fields_are_named(self):
+    with workdir.locked(self.folder):
+      workdir.claim(self.folder, {'a': {'b': 1, 'c': 2}, 'd': 3})
+      with self.assertRaisesRegex(
+        ValueError, r'a\.b = 5 \(there: 1\); d = None \(there: 3\)'
+      ):
+        workdir.claim(self.folder, {'a': {'b': 5, 'c': 2}})
+
+  def test_another_version_is_told(self):
+    with workdir.locked(self.folder):
+      workdir.claim(self.folder, {})
+      path = self.folder / 'config.json'
+      record = json.loads(path.read_text())
+      record['versions']['jax'] = '0.0.1'
+      path.write_text(json.dumps(record))
+      (note,) = workdir.claim(self.folder, {})
+    self.assertRegex(note, r'jax is .* now, was 0\.0\.1')
+
+  def test_one_process_at_a_time(self):
+    with workdir.locked(self.folder):
+      with self.assertRaisesRegex(ValueError, 'another process is training'):
+        with workdir.locked(self.folder):
+          pass
+    with workdir.locked(self.folder):
+      pass
+
+  def test_a_folder_that_cannot_be_written_is_named(self):
+    file = self.create_tempfile('file').full_path
+    with self.assertRaisesRegex(ValueError, f"workdir = '{file}/run'"):
+      with workdir.locked(pathlib.Path(file) / 'run'):
+        pass
+
+
+if __name__ == '__main__':
+  absltest.main()

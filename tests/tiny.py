@@ -1,0 +1,80 @@
+"""A run that takes a second: one-digit addition, a model of 3k parameters."""
+
+import dataclasses
+
+from replay_rl.run import config as config_lib
+
+
+def config(cache_dir: str, **changes) -> config_lib.Config:
+  """Returns the run, with `section__field=value` changed."""
+  result = config_lib.Config(
+    name='tiny',
+    seed=0,
+    num_seeds=1,
+    num_iterations=4,
+    mu=2.0,
+    cache_dir=str(cache_dir),
+    task='addition(num_digits=1, forget_probability=0.5)',
+    model=config_lib.Model(
+      d_model=16,
+      num_layers=2,
+      num_heads=2,
+      num_kv_heads=2,
+      head_dim=8,
+      d_ff=32,
+      rope_theta=10_000.0,
+      norm_eps=1e-6,
+      qk_norm=True,
+      qkv_bias=False,
+      tied_embeddings=True,
+      compute_dtype='float32',
+    ),
+    warm_start=config_lib.WarmStart(
+      num_steps=0, batch_size=16, learning_rate=1e-2, warmup_steps=2, seed=0
+    ),
+    sampler=config_lib.Sampler(
+      num_prompts=4,
+      group_size=4,
+      temperature=1.0,
+      top_k=None,
+      top_p=None,
+      weight_lag=0,
+    ),
+    replay=config_lib.Replay(
+      capacity=32,
+      batch_size=8,
+      updates_per_iteration=2,
+      compose='pure_buffer()',
+      weights='uniform()',
+      draw='blocked_inverse_cdf(stratified=False)',
+      keep='ring()',
+      drop_zero_variance=False,
+    ),
+    loss=config_lib.Loss(
+      advantage='group_mean_baseline()',
+      policy='clipped_surrogate(clip_low=0.2, clip_high=0.2, dual_clip=None)',
+      normalizer='token_mean()',
+    ),
+    optimizer=config_lib.Optimizer(
+      learning_rate=1e-2,
+      warmup_steps=0,
+      b1=0.9,
+      b2=0.98,
+      eps=1e-8,
+      weight_decay=0.0,
+      max_grad_norm=1.0,
+      num_microbatches=1,
+    ),
+    evaluation=config_lib.Evaluation(every=2, num_prompts=4, num_samples=2),
+    logging=config_lib.Logging(histogram_bins=4, tensorboard=False),
+    checkpoint=config_lib.Checkpoint(every=1, keep=3),
+    mesh=config_lib.Mesh(shape={'data': 1, 'fsdp': 1, 'tensor': 1}),
+  )
+  for path, value in changes.items():
+    *sections, field = path.split('__')
+    owner = result
+    for section in sections:
+      owner = getattr(owner, section)
+    assert field in {f.name for f in dataclasses.fields(owner)}, path
+    setattr(owner, field, value)
+  return result
