@@ -67,73 +67,65 @@ def report(size, name, function, *args, flops):
   return run
 
 
-def main():
-  for size, (config, rows, prompt_length, new_tokens) in SIZES.items():
-    graphdef, params = model.init(config, jax.random.key(0))
-    key = jax.random.key(1)
-    length = prompt_length + new_tokens
-    tokens = jax.random.randint(key, (rows, length), 2, config.vocab_size)
-    prompts = base.Prompts(
-      tokens=tokens[:, :prompt_length],
-      lengths=jnp.full((rows,), prompt_length, jnp.int32),
-      references=(),
+def report_size(size, config, rows, prompt_length, new_tokens):
+  graphdef, params = model.init(config, jax.random.key(0))
+  key = jax.random.key(1)
+  length = prompt_length + new_tokens
+  tokens = jax.random.randint(key, (rows, length), 2, config.vocab_size)
+  prompts = base.Prompts(
+    tokens=tokens[:, :prompt_length],
+    lengths=jnp.full((rows,), prompt_length, jnp.int32),
+    references=(),
+  )
+
+  def generate(max_new_tokens):
+    # A row that has ended is still computed, so where rows end does not count.
+    return lambda params: sampler.generate(
+      graphdef,
+      params,
+      key,
+      prompts,
+      max_new_tokens=max_new_tokens,
+      eos_id=0,
+      pad_id=0,
+      temperature=1.0,
+      top_k=None,
+      top_p=None,
     )
 
-    def generate(
-      params, max_new_tokens, graphdef=graphdef, key=key, prompts=prompts
-    ):
-      # Rows do not stop: an untrained model meets one id of the vocabulary
-      # by chance only, and a row that has stopped is still computed.
-      return sampler.generate(
-        graphdef,
-        params,
-        key,
-        prompts,
-        max_new_tokens=max_new_tokens,
-        eos_id=0,
-        pad_id=0,
-        temperature=1.0,
-        top_k=None,
-        top_p=None,
-      )
+  def score(params):
+    return model.token_logprobs(graphdef, params, tokens, temperature=1.0)
 
-    def score(params, graphdef=graphdef, tokens=tokens):
-      return model.token_logprobs(graphdef, params, tokens, temperature=1.0)
+  def loss(params):
+    logprobs, entropy = score(params)
+    return jnp.mean(logprobs), jnp.mean(entropy)
 
-    def loss(params, score=score):
-      logprobs, entropy = score(params)
-      return jnp.mean(logprobs), jnp.mean(entropy)
-
+  def flops(num_tokens, context):
     per_token = architecture.flops_per_token(config)
+    attention = architecture.attention_flops(config, context)
+    return rows * num_tokens * (per_token + attention)
 
-    def forward_flops(n, config=config, per_token=per_token):
-      return n * (per_token + architecture.attention_flops(config, n))
+  prefill = flops(prompt_length, prompt_length)
+  decode = flops(new_tokens - 1, length)
+  scoring = flops(length - 1, length - 1)
+  first = report(size, 'prefill', generate(1), params, flops=prefill)
+  total = report(
+    size,
+    f'generate {prompt_length} + {new_tokens}',
+    generate(new_tokens),
+    params,
+    flops=prefill + decode,
+  )
+  per_token = (total - first) / (new_tokens - 1)
+  print(f'{size} decode, per token      {per_token:8.5f} s')
+  report(size, 'score', score, params, flops=scoring)
+  gradient = jax.grad(loss, has_aux=True)
+  report(size, 'score and gradient', gradient, params, flops=3 * scoring)
 
-    prefill = rows * forward_flops(prompt_length)
-    decode_token = rows * (
-      per_token + architecture.attention_flops(config, length)
-    )
-    scoring = rows * forward_flops(length - 1)
-    first = report(
-      size, 'prefill, 1 token', lambda p: generate(p, 1), params, flops=prefill
-    )
-    total = report(
-      size,
-      f'generate {prompt_length} + {new_tokens}',
-      lambda p: generate(p, new_tokens),  # noqa: B023
-      params,
-      flops=prefill + (new_tokens - 1) * decode_token,
-    )
-    per_step = (total - first) / (new_tokens - 1)
-    print(f'{size} decode step            {per_step:8.5f} s')
-    report(size, 'score', score, params, flops=scoring)
-    report(
-      size,
-      'score and gradient',
-      jax.grad(loss, has_aux=True),
-      params,
-      flops=3 * scoring,
-    )
+
+def main():
+  for size, arguments in SIZES.items():
+    report_size(size, *arguments)
 
 
 if __name__ == '__main__':

@@ -1,11 +1,18 @@
 """A run that takes a second: one-digit addition, a model of 3k parameters."""
 
+import atexit
 import dataclasses
+import shutil
+import tempfile
 
 from replay_rl.run import config as config_lib
 
+# One warm start and one cache of compiled programs for all tests of a session.
+CACHE = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
-def config(cache_dir: str, **changes) -> config_lib.Config:
+
+def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
   """Returns the run, with `section__field=value` changed."""
   result = config_lib.Config(
     name='tiny',
@@ -17,7 +24,7 @@ def config(cache_dir: str, **changes) -> config_lib.Config:
     task='addition(num_digits=1, forget_probability=0.5)',
     model=config_lib.Model(
       d_model=16,
-      num_layers=2,
+      num_layers=1,
       num_heads=2,
       num_kv_heads=2,
       head_dim=8,
@@ -30,7 +37,12 @@ def config(cache_dir: str, **changes) -> config_lib.Config:
       compute_dtype='float32',
     ),
     warm_start=config_lib.WarmStart(
-      num_steps=0, batch_size=16, learning_rate=1e-2, warmup_steps=2, seed=0
+      # Enough for some right answers, and so for a gradient.
+      num_steps=150,
+      batch_size=32,
+      learning_rate=1e-2,
+      warmup_steps=2,
+      seed=0,
     ),
     sampler=config_lib.Sampler(
       num_prompts=4,

@@ -49,13 +49,6 @@ def _main(*arguments) -> None:
 
 
 class TrainTestCase(parameterized.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.cache = folder.name
-
   def workdir(self, name='run') -> pathlib.Path:
     folder = tempfile.TemporaryDirectory()
     self.addCleanup(folder.cleanup)
@@ -71,7 +64,7 @@ class ConfigsTest(TrainTestCase):
     _main(
       f'--config={ROOT}/configs/{config}',
       f'--workdir={workdir}',
-      f'--config.cache_dir={self.cache}',
+      f'--config.cache_dir={tiny.CACHE}',
       *_SMALL,
     )
     lines = _lines(workdir)
@@ -103,10 +96,12 @@ class BadInputTest(TrainTestCase):
       _main(
         f'--config={ROOT}/configs/quickstart.py',
         f'--workdir={workdir}',
-        f'--config.cache_dir={self.cache}',
+        f'--config.cache_dir={tiny.CACHE}',
         flag,
       )
-    self.assertRegex(str(raised.exception.code), f'^error: .*{re.escape(message)}')
+    self.assertRegex(
+      str(raised.exception.code), f'^error: .*{re.escape(message)}'
+    )
     self.assertFalse(workdir.exists())
 
   def test_a_prompt_longer_than_the_context_is_refused(self):
@@ -122,13 +117,13 @@ class BadInputTest(TrainTestCase):
   def test_a_workdir_that_cannot_be_written_is_refused(self):
     file = self.create_tempfile('file').full_path
     with self.assertRaisesRegex(ValueError, 'workdir = .*must be a folder'):
-      train.train(tiny.config(self.cache), pathlib.Path(file) / 'run')
+      train.train(tiny.config(), pathlib.Path(file) / 'run')
 
   def test_a_workdir_of_another_config_is_refused(self):
     workdir = self.workdir()
-    train.train(tiny.config(self.cache, num_iterations=1), workdir)
+    train.train(tiny.config(num_iterations=1), workdir)
     before = (workdir / 'metrics.jsonl').read_bytes()
-    other = tiny.config(self.cache, num_iterations=1, replay__batch_size=4)
+    other = tiny.config(num_iterations=1, replay__batch_size=4)
     with self.assertRaisesRegex(
       ValueError, r'replay\.batch_size = 4 \(there: 8\)'
     ):
@@ -138,15 +133,7 @@ class BadInputTest(TrainTestCase):
   def test_a_loss_that_is_not_finite_stops_and_names_the_last_checkpoint(self):
     workdir = self.workdir()
 
-    def breaks_after_six_updates(state, step):
-      # A rule cannot break the loss; broken rollouts can.
-      del state, step
-      raise AssertionError('unused')
-
-    del breaks_after_six_updates
-    config = tiny.config(
-      self.cache, num_iterations=6, optimizer__learning_rate=1e38
-    )
+    config = tiny.config(num_iterations=6, optimizer__learning_rate=1e38)
     with self.assertRaisesRegex(
       train.DivergedError,
       r'(loss|grad_norm) = (nan|inf) in iteration \d of seed 0: must be finite',
@@ -162,7 +149,7 @@ class ResumeTest(TrainTestCase):
       'checkpoint__every': 2,
       'sampler__weight_lag': 2,
     }
-    config = tiny.config(self.cache, **changes)
+    config = tiny.config(**changes)
     whole, parted = self.workdir('whole'), self.workdir('parted')
     expected = train.train(config, whole)
     for stop in (1, 3, 4):
@@ -175,7 +162,7 @@ class ResumeTest(TrainTestCase):
     )
 
   def test_a_finished_run_is_left_as_it_is(self):
-    config = tiny.config(self.cache, num_iterations=1)
+    config = tiny.config(num_iterations=1)
     workdir = self.workdir()
     first = train.train(config, workdir)
     before = (workdir / 'metrics.jsonl').read_bytes()
@@ -183,7 +170,7 @@ class ResumeTest(TrainTestCase):
     self.assertEqual((workdir / 'metrics.jsonl').read_bytes(), before)
 
   def test_a_damaged_checkpoint_costs_only_the_iterations_since_the_last(self):
-    config = tiny.config(self.cache, num_iterations=4)
+    config = tiny.config(num_iterations=4)
     whole, damaged = self.workdir('whole'), self.workdir('damaged')
     expected = train.train(config, whole)
     train.train(config, damaged, stop_after=3)
@@ -199,9 +186,7 @@ class ResumeTest(TrainTestCase):
     )
 
   def test_sigterm_saves_and_ends_with_the_status_of_a_preemption(self):
-    config = tiny.config(
-      self.cache, num_iterations=10_000, checkpoint__every=10_000
-    )
+    config = tiny.config(num_iterations=10_000, checkpoint__every=10_000)
     workdir = self.workdir()
 
     def terminate():
@@ -242,8 +227,8 @@ class ResumeTest(TrainTestCase):
 class SeedsTest(TrainTestCase):
   def test_each_seed_of_a_run_of_several_is_the_run_of_that_seed(self):
     together, alone = self.workdir('together'), self.workdir('alone')
-    train.train(tiny.config(self.cache, num_seeds=3), together)
-    train.train(tiny.config(self.cache, seed=2), alone)
+    train.train(tiny.config(num_seeds=3), together)
+    train.train(tiny.config(seed=2), alone)
     of_seed_2 = [line for line in _lines(together) if line['seed'] == 2]
     self.assertEqual(len(of_seed_2), 4)
     for one, other in zip(of_seed_2, _lines(alone), strict=True):
@@ -261,9 +246,9 @@ class MeshTest(TrainTestCase):
   @parameterized.parameters((8, 1, 1), (2, 2, 2))
   def test_eight_devices_give_the_run_of_one(self, *sizes):
     shape = dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True))
-    one = train.train(tiny.config(self.cache, num_iterations=2), self.workdir())
+    one = train.train(tiny.config(num_iterations=2), self.workdir())
     eight = train.train(
-      tiny.config(self.cache, num_iterations=2, mesh__shape=shape),
+      tiny.config(num_iterations=2, mesh__shape=shape),
       self.workdir('eight'),
     )
     chex.assert_trees_all_close(
@@ -291,7 +276,7 @@ class ReadmeTest(TrainTestCase):
     script = script.replace(
       'config = quickstart.get_config()',
       'config = quickstart.get_config()\n'
-      f'config.cache_dir = {self.cache!r}\n'
+      f'config.cache_dir = {tiny.CACHE!r}\n'
       'config.num_iterations = config.num_seeds = 1\n'
       'config.warm_start.num_steps = 0\n',
     )

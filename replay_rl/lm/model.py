@@ -5,6 +5,8 @@ arrays; all functions here are pure in the arrays. The sampler and the learner
 run the same code, so that their log-probabilities agree.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -39,6 +41,7 @@ class Transformer(nnx.Module):
       )
 
 
+@functools.partial(jax.jit, static_argnames='config')
 def init(
   config: architecture.TransformerConfig, rng_key: base.Array
 ) -> tuple[nnx.GraphDef, base.PyTree]:

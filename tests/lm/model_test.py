@@ -51,16 +51,10 @@ _VARIANTS = (
 )
 
 
-def _init_once(config, rng_key):
-  """Returns what `model.init` does, in one compiled program."""
-  graphdef, _ = jax.eval_shape(lambda key: model.init(config, key), rng_key)
-  return graphdef, jax.jit(lambda key: model.init(config, key)[1])(rng_key)
-
-
 @functools.cache
 def _init(config, seed=0):
   """Returns a model whose norms and biases differ from their first values."""
-  graphdef, params = _init_once(config, jax.random.key(seed))
+  graphdef, params = model.init(config, jax.random.key(seed))
   rng = np.random.default_rng(seed)
   return graphdef, jax.tree.map(
     lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype('f'), params
@@ -246,20 +240,29 @@ class ForwardTest(parameterized.TestCase):
     self.assertGreater(difference, 1e-4)
 
   def test_seeds_can_be_mapped(self):
-    keys = jax.random.split(jax.random.key(3), 2)
+    graphdef, params = _init(_QWEN3)
     tokens = _tokens((2, 3, 5))
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), params)
 
-    def init_and_score(key, tokens):
-      return model.token_logprobs(
-        *model.init(_QWEN3, key), tokens, temperature=1.0
-      )[0]
+    def score(params, tokens):
+      return model.token_logprobs(graphdef, params, tokens, temperature=1.0)
 
-    together = jax.jit(jax.vmap(init_and_score))(keys, tokens)
-    alone = jax.jit(init_and_score)
+    together, _ = jax.jit(jax.vmap(score))(stacked, tokens)
     for seed in range(2):
-      np.testing.assert_allclose(
-        together[seed], alone(keys[seed], tokens[seed]), atol=1e-5
+      alone, _ = _token_logprobs(
+        graphdef,
+        jax.tree.map(lambda leaf, i=seed: leaf[i], stacked),
+        tokens[seed],
+        temperature=1.0,
       )
+      np.testing.assert_allclose(together[seed], alone, atol=1e-5)
+    shapes = jax.eval_shape(
+      jax.vmap(lambda key: model.init(_QWEN3, key)[1]),
+      jax.random.split(jax.random.key(0), 2),
+    )
+    self.assertEqual(
+      jax.tree.map(jnp.shape, shapes), jax.tree.map(jnp.shape, stacked)
+    )
 
   def test_tokens_of_wrong_type_or_rank_raise(self):
     graphdef, params = _init(_TIED)
@@ -354,9 +357,9 @@ class ParametersTest(parameterized.TestCase):
     config = dataclasses.replace(
       _TIED, vocab_size=400, d_model=64, d_ff=100, num_layers=4
     )
-    graphdef, params = _init_once(config, jax.random.key(0))
-    again_def, again = _init_once(config, jax.random.key(0))
-    other_def, other = _init_once(config, jax.random.key(1))
+    graphdef, params = model.init(config, jax.random.key(0))
+    again_def, again = model.init(config, jax.random.key(0))
+    other_def, other = model.init(config, jax.random.key(1))
     self.assertEqual(graphdef, again_def)
     self.assertEqual(hash(graphdef), hash(other_def))
     self.assertEqual(model.config_of(graphdef, params), config)
@@ -378,7 +381,7 @@ class ParametersTest(parameterized.TestCase):
     config = dataclasses.replace(
       _TIED, vocab_size=500, d_model=128, d_ff=384, head_dim=32, num_layers=3
     )
-    graphdef, params = _init_once(config, jax.random.key(0))
+    graphdef, params = model.init(config, jax.random.key(0))
     tokens = _tokens((4, 64))
     cost = _apply.lower(graphdef, params, tokens).cost_analysis()
     expected = tokens.size * (

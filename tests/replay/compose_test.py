@@ -51,8 +51,10 @@ def insert(state, ids, is_valid):
 def make_state(capacity, num_old, is_valid):
   """Rows 0 to `num_old - 1` are old, rows 100, 101, ... are fresh."""
   state = buffer.init(make_rows([0]), capacity=capacity)
-  if num_old:
-    state, _ = insert(state, np.arange(num_old), np.ones(num_old))
+  # Of few shapes, since each is compiled.
+  num_rows = min(8, capacity) if num_old <= 8 else num_old
+  ids = np.arange(num_rows)
+  state, _ = insert(state, ids, ids < num_old)
   return insert(state, 100 + np.arange(len(is_valid)), is_valid)
 
 
@@ -337,7 +339,9 @@ class IterationTest(parameterized.TestCase):
     run = jax.jit(chex.assert_max_traces(one_seed, n=1))
     separate = []
     for seed in range(3):
-      state, _ = make_state(96, 20 + 25 * seed, [1])
+      state, _ = make_state(96, 8, [1])
+      # Cursors that differ: one seed wraps where another does not.
+      state = state._replace(next_slot=jnp.int32(9 + 40 * seed))
       rows = make_rows(200 + np.arange(64))
       separate.append((state, rows, jax.random.key(seed), jnp.int32(seed)))
     alone = [run(*arguments) for arguments in separate]

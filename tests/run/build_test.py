@@ -50,10 +50,10 @@ class ValidateTest(parameterized.TestCase):
   )
   def test_names_field_value_and_what_is_allowed(self, changes, message):
     with self.assertRaisesRegex(ValueError, message):
-      build.parts(tiny.config('unused', **changes))
+      build.parts(tiny.config(**changes))
 
   def test_every_number_that_cannot_be_negative_is_checked(self):
-    values = config_lib.flatten(tiny.config('unused'))
+    values = config_lib.flatten(tiny.config())
     numbers = {
       name
       for name, value in values.items()
@@ -64,7 +64,7 @@ class ValidateTest(parameterized.TestCase):
     self.assertEqual(numbers - model, set(config_lib.MINIMA))
 
   def test_has_at_most_60_fields(self):
-    self.assertLessEqual(len(config_lib.flatten(tiny.config('unused'))), 60)
+    self.assertLessEqual(len(config_lib.flatten(tiny.config())), 60)
 
 
 class PartsTest(parameterized.TestCase):
@@ -73,13 +73,13 @@ class PartsTest(parameterized.TestCase):
       del step
       return (jnp.arange(state.is_valid.shape[0]) >= 16).astype(jnp.float32)
 
-    parts = build.parts(tiny.config('unused'), weight_rule=second_half_only)
+    parts = build.parts(tiny.config(), weight_rule=second_half_only)
     rule = parts.compose_fn.keywords['weight_rule']
     self.assertIs(rule, second_half_only)
 
   def test_the_learning_rate_rises_linearly_and_then_stays(self):
     settings = tiny.config(
-      'unused', optimizer__learning_rate=0.4, optimizer__warmup_steps=3
+      optimizer__learning_rate=0.4, optimizer__warmup_steps=3
     ).optimizer
     rates = [float(build.warmed_up(settings)(step)) for step in range(6)]
     self.assertSequenceAlmostEqual(rates, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4])

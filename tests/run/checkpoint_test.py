@@ -20,7 +20,7 @@ class CheckpointTest(parameterized.TestCase):
     super().setUp()
     self.folder = pathlib.Path(self.create_tempdir().full_path) / 'checkpoints'
     # With a lag, so that every optional part of the run is there.
-    parts = build.parts(tiny.config('unused', sampler__weight_lag=2))
+    parts = build.parts(tiny.config(sampler__weight_lag=2))
     params = parts.init_params_fn(jax.random.key(0))
     self.run = jax.vmap(lambda seed: iteration.init(parts, params, seed))(
       jnp.arange(2, dtype=jnp.uint32)

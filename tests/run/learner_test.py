@@ -78,7 +78,7 @@ def _distance(tree, reference):
 class UpdateTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.parts = build.parts(tiny.config('unused'))
+    self.parts = build.parts(tiny.config())
     self.params = self.parts.init_params_fn(jax.random.key(0))
     self.rollouts = _rollouts(self.parts, 8)
 
@@ -150,7 +150,7 @@ class UpdateTest(parameterized.TestCase):
   def test_the_output_projection_norm_leaves_out_the_input_embedding(
     self, tied
   ):
-    parts = build.parts(tiny.config('unused', model__tied_embeddings=tied))
+    parts = build.parts(tiny.config(model__tied_embeddings=tied))
     params = parts.init_params_fn(jax.random.key(0))
     state, seen = _update(parts, params, self.rollouts)
     gradient = _gradient(params, state)
@@ -167,7 +167,7 @@ class UpdateTest(parameterized.TestCase):
       found, float(jnp.linalg.norm(gradient['embedding'][12:]))
     )
     untied = dict(params, unembedding=params['embedding'])
-    apart = build.parts(tiny.config('unused', model__tied_embeddings=False))
+    apart = build.parts(tiny.config(model__tied_embeddings=False))
     _, seen_apart = _update(apart, untied, self.rollouts)
     np.testing.assert_allclose(
       found, seen_apart.output_projection_grad_norm, rtol=1e-5
