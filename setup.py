@@ -5,7 +5,7 @@ import setuptools
 setuptools.setup(
   name='replay_rl',
   version='0.1.0',
-  description='Experience replay for RL post-training of language models, in JAX',
+  description='Experience replay for RL post-training of LLMs, in JAX',
   long_description=open('README.md', encoding='utf-8').read(),
   long_description_content_type='text/markdown',
   license='Apache-2.0',

@@ -23,6 +23,7 @@ _FLAGS = ('--config.num_iterations=40', '--config.checkpoint.every=3')
 
 
 def main() -> None:
+  """Prints how the killed run differs, as JSON; status 1 if it does."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--config', default='configs/quickstart.py:reuse_2')
   parser.add_argument('--kills', type=int, default=20)

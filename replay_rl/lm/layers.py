@@ -204,13 +204,11 @@ def attend(
   return _mix_values(jax.nn.softmax(scores_BKGTS), values_BKSd)
 
 
-# One query reads each key once, so bandwidth is what counts: XLA compiles
-# a product and a sum to less work than one small matmul per row and head.
-
-
 def _read_keys(q_BKGTd: base.Array, keys_BKSd: base.Array) -> base.Array:
   B, K, G, T, d = q_BKGTd.shape
   if T == 1:
+    # A single query is bound by reading the keys: a product and a sum are then
+    # faster than a tiny matmul for each row and head.
     products_BKGSd = q_BKGTd * keys_BKSd[:, :, None]
     return jnp.sum(products_BKGSd, -1, dtype=jnp.float32)[:, :, :, None]
   scores = jnp.einsum(

@@ -18,6 +18,8 @@ from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import layers
 from replay_rl.lm import rope
 
+_OUTPUT = 'output_projection'  # The leaf that `untie` adds.
+
 
 class Transformer(nnx.Module):
   """Embedding, stacked layers, final norm and output layer.
@@ -101,6 +103,23 @@ def unstack(params: base.PyTree) -> base.PyTree:
   return {**params, 'layers': per_layer}
 
 
+def untie(params: base.PyTree) -> base.PyTree:
+  """Returns parameters with the output projection as a leaf of its own.
+
+  Tied embeddings are read twice, at the input and at the output; a gradient of
+  the result keeps the two apart, as its 'embedding' and 'output_projection'.
+  """
+  return {**params, _OUTPUT: _output_projection(params)}
+
+
+def retie(untied: base.PyTree) -> base.PyTree:
+  """Returns the gradient of `params` from that of `untie(params)`."""
+  grads = dict(untied)
+  owner = 'unembedding' if 'unembedding' in grads else 'embedding'
+  grads[owner] = grads[owner] + grads.pop(_OUTPUT)
+  return grads
+
+
 def apply(
   graphdef: nnx.GraphDef,
   params: base.PyTree,
@@ -171,13 +190,20 @@ def extend(
 
 def unembed(params: base.PyTree, x: base.Array) -> base.Array:
   """Returns float32 logits `[..., V]` of hidden states `[..., D]`."""
-  weights_VD = params.get('unembedding', params['embedding'])
   return jnp.einsum(
     '...d,vd->...v',
     x,
-    weights_VD.astype(x.dtype),
+    _output_projection(params).astype(x.dtype),
     preferred_element_type=jnp.float32,
   )
+
+
+def _output_projection(params: base.PyTree) -> base.Array:
+  """Returns `[V, D]`, from the most specific leaf that there is."""
+  for name in (_OUTPUT, 'unembedding'):
+    if name in params:
+      return params[name]
+  return params['embedding']
 
 
 def token_logprobs(
@@ -252,8 +278,9 @@ def _forward(
   params = unstack(params)
   per_layer = params['layers']
   is_unrolled = isinstance(per_layer, list)
+  used = {name: leaf for name, leaf in params.items() if name != _OUTPUT}
   module = nnx.merge(
-    graphdef, {**params, 'layers': per_layer[0] if is_unrolled else per_layer}
+    graphdef, {**used, 'layers': per_layer[0] if is_unrolled else per_layer}
   )
   config, layer_def = module.config, nnx.graphdef(module.layers)
   cosines_BTd, sines_BTd = rope.rotations(

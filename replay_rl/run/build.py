@@ -52,7 +52,9 @@ def parts(
     rope_scaling=None,
     **dataclasses.asdict(config.model),
   )
-  graphdef, _ = model.init(transformer, jax.random.key(0))
+  graphdef, _ = jax.eval_shape(
+    functools.partial(model.init, transformer), jax.random.key(0)
+  )
   generate_fn = functools.partial(
     sampler.generate,
     graphdef,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from replay_rl import base
+from replay_rl.lm import model
 
 # (params, tokens [B, T]) -> log-probability of each token given those before,
 # and entropy in nats of the distribution it was drawn from, `[B, T]` each
@@ -102,25 +103,25 @@ def update(
     return loss, (logprobs_BT, token_loss.is_clipped)
 
   value_and_grad = jax.value_and_grad(loss_of_rows, has_aux=True)
+  params = model.untie(state.params)
   if num_microbatches == 1:
-    (loss, (logprobs_BT, is_clipped_BT)), grads = value_and_grad(
-      state.params, rows
-    )
+    (loss, (logprobs_BT, is_clipped_BT)), untied = value_and_grad(params, rows)
   else:
 
     def accumulate(total, microbatch):
-      (loss, seen), grads = value_and_grad(state.params, microbatch)
+      (loss, seen), grads = value_and_grad(params, microbatch)
       return jax.tree.map(jnp.add, total, (loss, grads)), seen
 
-    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, state.params))
+    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     split = jax.tree.map(
       lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), rows
     )
-    (loss, grads), seen = jax.lax.scan(accumulate, zeros, split)
+    (loss, untied), seen = jax.lax.scan(accumulate, zeros, split)
     logprobs_BT, is_clipped_BT = jax.tree.map(
       lambda leaf: leaf.reshape(num_rows, -1), seen
     )
 
+  grads = model.retie(untied)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
   new_state = base.LearnerState(
     params=optax.apply_updates(state.params, updates),
@@ -132,6 +133,6 @@ def update(
     logprobs=jax.lax.stop_gradient(logprobs_BT),
     is_clipped=is_clipped_BT,
     grad_norm=optax.tree.norm(grads),
-    output_projection_grad_norm=jnp.zeros(()),
+    output_projection_grad_norm=jnp.linalg.norm(untied['output_projection']),
   )
   return new_state, outcome

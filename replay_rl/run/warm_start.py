@@ -105,7 +105,8 @@ def load_or_train(
   leaves, structure = jax.tree.flatten(like)
   if path.exists():
     try:
-      with np.load(path) as stored:
+      # np.load would leave a damaged file open.
+      with open(path, 'rb') as file, np.load(file) as stored:
         found = [jnp.asarray(stored[f'arr_{i}']) for i in range(len(leaves))]
       return jax.tree.unflatten(structure, found)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:

@@ -176,14 +176,14 @@ class ForwardTest(parameterized.TestCase):
     is_read = np.any(np.asarray(gradient) != 0, axis=1)
     np.testing.assert_array_equal(is_read, np.arange(23) < 3)
 
-  def test_padding_on_either_side_changes_nothing(self):
+  def test_padding_on_either_side_or_in_between_changes_nothing(self):
     graphdef, params = _init(_TIED)
     tokens = _tokens((3, 7))
     is_valid = jnp.array(
       [
         [0, 0, 0, 1, 1, 1, 1],
         [1, 1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 1, 1, 1, 1],
+        [1, 1, 0, 0, 0, 1, 1],
       ],
       bool,
     )
@@ -194,7 +194,9 @@ class ForwardTest(parameterized.TestCase):
     whole = _apply(graphdef, params, tokens)
     np.testing.assert_allclose(padded[0, 3:], left[0], atol=1e-5)
     np.testing.assert_allclose(padded[1, :4], right[0], atol=1e-5)
-    np.testing.assert_allclose(padded[2], whole[2], atol=1e-5)
+    kept = np.array([0, 1, 5, 6])
+    joined = _apply(graphdef, params, tokens[2:, kept])
+    np.testing.assert_allclose(padded[2, kept], joined[0], atol=1e-5)
     # Without a mask, left padding does change what follows.
     self.assertGreater(np.abs(whole[0, 3:] - left[0]).max(), 0.1)
 
@@ -213,7 +215,7 @@ class ForwardTest(parameterized.TestCase):
     full = _apply(graphdef, params, tokens)
     np.testing.assert_allclose(logits[0], full[0, :4], atol=1e-5)
     np.testing.assert_allclose(logits[1, :2], full[1, :2], atol=1e-5)
-    cache = cache_lib.grow(cache, 2)
+    cache = cache_lib.grow(cache, 3)
     for t in range(2):
       rows = jnp.arange(2)
       logits, cache = _extend(
@@ -225,7 +227,7 @@ class ForwardTest(parameterized.TestCase):
     np.testing.assert_array_equal(cache.num_tokens, lengths + 2)
     self.assertEqual(cache.num_columns, 6)
     np.testing.assert_array_equal(
-      cache.is_valid, [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1]]
+      cache.is_valid, [[1, 1, 1, 1, 1, 1, 0], [1, 1, 0, 0, 1, 1, 0]]
     )
 
   def test_bfloat16_computes_near_float32_and_returns_float32(self):
