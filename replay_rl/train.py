@@ -184,10 +184,16 @@ def main(argv: list[str]) -> None:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses flags; a field that the config does not have is a ValueError."""
+  """Parses flags; ends with one line that names a flag that is wrong."""
   try:
-    return app.parse_flags_with_usage(argv)
-  except (KeyError, AttributeError, TypeError, ValueError) as error:
+    return flags.FLAGS(argv)
+  except (
+    flags.Error,
+    KeyError,
+    AttributeError,
+    TypeError,
+    ValueError,
+  ) as error:
     sys.exit(f'error: {error}')
 
 
