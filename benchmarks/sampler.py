@@ -61,7 +61,7 @@ def report(size, name, function, *args, flops):
   run, compile_time = seconds(function, *args)
   print(
     f'{size} {name:22s} {run:8.4f} s  {flops / run / 1e9:6.1f} GFLOP/s  '
-    f'limit {flops / _GFLOPS / 1e9:.4f} s  compile {compile_time:.1f} s',
+    f'at 100: {flops / _GFLOPS / 1e9:.4f} s  compile {compile_time:.1f} s',
     flush=True,
   )
   return run

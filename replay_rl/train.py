@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import app
 from absl import flags
+from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from replay_rl import base
@@ -103,6 +104,8 @@ def _loop(
 ) -> iteration_lib.RunState:
   first = int(run.iteration[0])
   end = config.num_iterations
+  if first:
+    logs.say(f'{workdir}: {first} of {end} iterations are done')
   if stop_after is not None:
     end = min(end, stop_after)
   log_of_run = logs.open_all(
@@ -175,6 +178,7 @@ def main(argv: list[str]) -> None:
   """Trains the run that the flags name."""
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {argv[1:]}')
+  absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax says a lot.
   try:
     if _WORKDIR.value is None or _CONFIG.value is None:
       raise ValueError('--config and --workdir must be given')

@@ -23,7 +23,11 @@ def open_folder(folder: pathlib.Path, *, keep: int) -> ocp.CheckpointManager:
   """Returns the checkpoints of a folder; only the newest `keep` stay."""
   return ocp.CheckpointManager(
     folder.resolve(),
-    options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+    options=ocp.CheckpointManagerOptions(
+      max_to_keep=keep,
+      create=True,
+      cleanup_tmp_directories=True,  # What a killed process had half-written.
+    ),
   )
 
 

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import rich
+import rich.markup
 import rich.progress
+
+
+def say(text: str) -> None:
+  """Tells the user what a program is doing."""
+  rich.print(rich.markup.escape(text))
 
 
 class LineWriter:

@@ -24,6 +24,7 @@ from replay_rl import rng
 from replay_rl.lm import model
 from replay_rl.rl import losses
 from replay_rl.run import learner
+from replay_rl.run import logs
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
 from replay_rl.tasks import task as task_lib
@@ -114,6 +115,7 @@ def load_or_train(
         f'cached warm start {path} cannot be read and is made again: {error}',
         stacklevel=2,
       )
+  logs.say('Training the warm start')
   trained = train_fn()
   partial = path.with_suffix(f'.{os.getpid()}.partial')
   try:
