@@ -79,6 +79,7 @@ def train(
     programs = programs_lib.build(
       parts,
       num_seeds=config.num_seeds,
+      vmap_seeds=config.vmap_seeds,
       num_eval_prompts=config.evaluation.num_prompts,
       num_eval_samples=config.evaluation.num_samples,
       mesh=mesh,

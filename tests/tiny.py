@@ -18,6 +18,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
     name='tiny',
     seed=0,
     num_seeds=1,
+    vmap_seeds=False,
     num_iterations=4,
     mu=2.0,
     cache_dir=str(cache_dir),

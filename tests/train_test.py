@@ -228,13 +228,20 @@ class ResumeTest(TrainTestCase):
 
 
 class SeedsTest(TrainTestCase):
-  def test_each_seed_of_a_run_of_several_is_the_run_of_that_seed(self):
+  def _seed_2(self, **changes):
     together, alone = self.workdir('together'), self.workdir('alone')
-    train.train(tiny.config(num_seeds=3), together)
+    train.train(tiny.config(num_seeds=3, **changes), together)
     train.train(tiny.config(seed=2), alone)
     of_seed_2 = [line for line in _lines(together) if line['seed'] == 2]
-    self.assertEqual(len(of_seed_2), 4)
-    for one, other in zip(of_seed_2, _lines(alone), strict=True):
+    self.assertLen(of_seed_2, 4)
+    return zip(of_seed_2, _lines(alone), strict=True)
+
+  def test_seeds_in_turn_are_the_runs_of_each_seed_bit_for_bit(self):
+    for one, other in self._seed_2():
+      self.assertEqual(one, other)
+
+  def test_seeds_at_once_are_the_runs_of_each_seed_to_rounding(self):
+    for one, other in self._seed_2(vmap_seeds=True):
       for name, value in one.items():
         np.testing.assert_allclose(
           np.asarray(value, float),

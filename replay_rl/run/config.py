@@ -129,6 +129,7 @@ class Config:
   name: str  # Of the arm, in tables and figures.
   seed: int  # Seeds seed, seed + 1, ... are trained side by side.
   num_seeds: int
+  vmap_seeds: bool  # All at once; else in turn, each bit for bit as if alone.
   num_iterations: int
   mu: float  # Cost of generating a rollout in units of training on one.
   cache_dir: str  # Warm starts and compiled programs.

@@ -35,6 +35,7 @@ def build(
   parts: iteration.Parts,
   *,
   num_seeds: int,
+  vmap_seeds: bool,
   num_eval_prompts: int,
   num_eval_samples: int,
   mesh: jax.sharding.Mesh,
@@ -44,6 +45,7 @@ def build(
   Args:
     parts: what an iteration is made of.
     num_seeds: S.
+    vmap_seeds: see `over_seeds`.
     num_eval_prompts: P, prompts of an evaluation.
     num_eval_samples: n, samples per prompt.
     mesh: the devices.
@@ -53,7 +55,9 @@ def build(
     return jax.vmap(lambda seed: iteration.init(parts, params, seed))(seeds)
 
   def iterate(run):
-    return over_seeds(lambda one: iteration.iterate(one, parts), run)
+    return over_seeds(
+      lambda one: iteration.iterate(one, parts), vmap_seeds, run
+    )
 
   def score(run):
     def one_seed(params, seed):
@@ -72,7 +76,7 @@ def build(
         sample(parts.unbiased_fn, num_eval_samples),
       )
 
-    return over_seeds(one_seed, run.learner.params, run.seed)
+    return over_seeds(one_seed, vmap_seeds, run.learner.params, run.seed)
 
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   seeds = jax.ShapeDtypeStruct((num_seeds,), np.uint32)
@@ -89,13 +93,23 @@ def build(
   )
 
 
-def over_seeds(function: Callable, *args: base.PyTree) -> Any:
-  """Maps a function over a leading axis of seeds, as one program."""
-  if jax.tree.leaves(args)[0].shape[0] > 1:
+def over_seeds(function: Callable, vmap: bool, *args: base.PyTree) -> Any:
+  """Maps a function over a leading axis of seeds, as one program.
+
+  Args:
+    function: of the arrays of one seed.
+    vmap: whether all seeds go through each operation together, which fills an
+      accelerator. Otherwise they go one after the other: each then gives what
+      it gives alone, bit for bit, and a CPU is faster.
+    *args: pytrees of arrays `[S, ...]`.
+  """
+  num_seeds = jax.tree.leaves(args)[0].shape[0]
+  if num_seeds == 1:
+    result = function(*jax.tree.map(lambda leaf: leaf[0], args))
+    return jax.tree.map(lambda leaf: leaf[None], result)
+  if vmap:
     return jax.vmap(function)(*args)
-  # One seed: the program of the seed alone, without a batch dimension of 1.
-  result = function(*jax.tree.map(lambda leaf: leaf[0], args))
-  return jax.tree.map(lambda leaf: leaf[None], result)
+  return jax.lax.map(lambda one: function(*one), args)
 
 
 def lines(
