@@ -3,6 +3,9 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Huge pages make training on a CPU about a fifth faster; elsewhere no effect.
+export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
+
 say() { printf '\n== %s\n' "$*"; }
 
 install_extras() {
@@ -15,7 +18,8 @@ install_extras() {
   if [ ! -f "$stamp" ] || [ setup.py -nt "$stamp" ] ||
     [ constraints.txt -nt "$stamp" ]; then
     say "Installing replay_rl[$extras] and its pinned dependencies"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    # setuptools warns of every editable install.
+    PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check \
       --constraint constraints.txt --editable ".[$extras]"
     touch "$stamp"
   fi
