@@ -22,8 +22,6 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
-# Limits of the machine, for the matmuls: GFLOP/s that XLA reaches on two cores
-# with shapes of training and of decoding (measured once with `sampler.py`).
 SIZES = {
   'S': {
     'prompts': 32, 'group': 8, 'prompt': 8, 'new': 6, 'vocab': 32,

@@ -19,7 +19,11 @@ import time
 import numpy as np
 import orbax.checkpoint as ocp
 
-_FLAGS = ('--config.num_iterations=40', '--config.checkpoint.every=3')
+_FLAGS = (
+  '--config.num_seeds=1',
+  '--config.num_iterations=150',
+  '--config.checkpoint.every=3',
+)
 
 
 def main() -> None:
@@ -68,12 +72,19 @@ def compare(
     subprocess.run(command(workdir), check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - started
 
+  # Half of the kills fall into the start of a process, half into training;
+  # together they reach about as far as the run.
+  training = sum(
+    json.loads(line)['seconds']
+    for line in (folder / 'untouched' / 'timing.jsonl').read_text().splitlines()
+  )
+  longest = seconds - training + 2 * training / kills
   moments = random.Random(seed)
   done = []
   while len(done) < kills:
     process = subprocess.Popen(command('killed'), stdout=subprocess.DEVNULL)
     try:
-      process.wait(timeout=moments.uniform(0, seconds))
+      process.wait(timeout=moments.uniform(0, longest))
     except subprocess.TimeoutExpired:
       pass
     process.kill()
