@@ -23,7 +23,7 @@ setuptools.setup(
     'rich',
   ],
   extras_require={
-    'plots': ['matplotlib', 'scipy'],
+    'plots': ['matplotlib', 'scipy>=1.15'],
     'tensorboard': ['tensorboardX'],
     'gpu': ['jax[cuda13]'],
     'tpu': ['jax[tpu]'],
@@ -37,6 +37,6 @@ setuptools.setup(
       'tensorboardX',
     ],
     # Also needs torch, whose CPU build is best installed on its own.
-    'bench': ['flashbax', 'torch', 'transformers', 'trl', 'datasets'],
+    'bench': ['datasets', 'flashbax', 'torch', 'transformers', 'trl'],
   },
 )

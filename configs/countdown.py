@@ -8,8 +8,7 @@ the task and the learning rate; `--config=configs/countdown.py:<arm>`.
 
 Command: python -m replay_rl.train --config=configs/countdown.py:reuse_4 \
     --workdir=runs/countdown_reuse_4
-Cost: about a minute per 20 iterations of four seeds and an update each, on 2
-CPU cores.
+Cost and result: minutes per arm on 2 CPU cores; not measured yet.
 """
 
 import importlib.util

@@ -19,7 +19,8 @@ seven carries of ten, and then learns from the reward. The arms, as
 Command: python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \
     --workdir=runs/reuse_4
 All arms and the report: bash scripts/quickstart.sh
-Cost and results: experiments/quickstart/README.md
+Takes 4 min on 2 CPU cores. Median saving in generated tokens at a reward of .7:
+36 % (reuse_2), 50 % (reuse_4), 12 % (prioritized); experiments/quickstart.
 """
 
 from replay_rl.run import config as config_lib
