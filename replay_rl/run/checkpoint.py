@@ -55,30 +55,50 @@ def restore_latest(
   """Returns the newest run that can be read; None if there is none.
 
   A checkpoint that is damaged is moved aside with a warning, and the one before
-  it is tried.
+  it is used.
 
   Args:
     manager: where to look.
     like: a run, or `jax.ShapeDtypeStruct`s with shardings, to restore as.
+
+  Raises:
+    ValueError: there are checkpoints, but none can be read. Nothing is moved:
+      more likely than all being damaged, other code wrote them.
   """
+  damaged = {}
   for step in sorted(manager.all_steps(), reverse=True):
     try:
-      return _restore(manager, step, like)
+      run = _restore(manager, step, like)
     except Exception as error:  # Orbax and TensorStore raise many kinds.
-      folder = pathlib.Path(manager.directory)
-      target = folder.parent / DAMAGED / f'{step}'
-      warnings.warn(
-        f'checkpoint {folder / str(step)} is damaged and was moved to '
-        f'{target}; the one before it is used. Reason: {error}',
-        DamagedCheckpointWarning,
-        stacklevel=2,
-      )
-      target.parent.mkdir(exist_ok=True)
-      while target.exists():
-        target = target.with_name(target.name + '-again')
-      (folder / str(step)).rename(target)
-      manager.reload()
+      damaged[step] = error
+      continue
+    for bad_step, error in damaged.items():
+      _move_aside(manager, bad_step, error)
+    return run
+  if damaged:
+    raise ValueError(
+      f'{manager.directory}: none of the checkpoints {sorted(damaged)} can be '
+      f'read; remove them to start again. Reason: {damaged[max(damaged)]}'
+    )
   return None
+
+
+def _move_aside(
+  manager: ocp.CheckpointManager, step: int, error: Exception
+) -> None:
+  folder = pathlib.Path(manager.directory)
+  target = folder.parent / DAMAGED / f'{step}'
+  target.parent.mkdir(exist_ok=True)
+  while target.exists():
+    target = target.with_name(target.name + '-again')
+  (folder / str(step)).rename(target)
+  manager.reload()
+  warnings.warn(
+    f'checkpoint {folder / str(step)} is damaged and was moved to {target}; '
+    f'an older one is used. Reason: {error}',
+    DamagedCheckpointWarning,
+    stacklevel=3,
+  )
 
 
 def _restore(

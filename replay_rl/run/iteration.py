@@ -204,6 +204,9 @@ def remember(
     'truncated_fraction': 1.0 - jnp.mean(completions.is_finished),
     'zero_variance_fraction': 1.0 - jnp.mean(has_variance),
     'num_overwritten': jnp.sum(was_valid, dtype=jnp.int32),
+    # Of the rollouts that this insert overwrote; NaN if there were none.
+    'never_used_fraction': jnp.sum(was_valid & (uses == 0))
+    / jnp.sum(was_valid),
     'histogram/uses': metrics.histogram(
       uses, was_valid, num_bins=parts.histogram_bins
     ),

@@ -62,7 +62,7 @@ class LineWriter:
 
 
 class TensorBoardWriter:
-  """Writes scalars and histograms that TensorBoard shows."""
+  """Writes scalars that TensorBoard shows."""
 
   def __init__(self, folder: pathlib.Path, iteration: int):
     """Opens the folder; TensorBoard hides events from `iteration` on."""

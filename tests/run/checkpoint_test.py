@@ -2,6 +2,7 @@
 
 import pathlib
 import warnings
+from unittest import mock
 
 import chex
 import jax
@@ -64,6 +65,21 @@ class CheckpointTest(parameterized.TestCase):
     manager.wait_until_finished()
     restored = checkpoint.restore_latest(manager, self.run)
     chex.assert_trees_all_equal(restored, self._at(1))
+
+  def test_where_none_can_be_read_it_says_so_and_moves_nothing(self):
+    manager = self._saved([2, 4])
+    failing = mock.patch.object(
+      checkpoint, '_restore', side_effect=OSError('unreadable')
+    )
+    with (
+      failing,
+      self.assertRaisesRegex(
+        ValueError, r'none of the checkpoints \[2, 4\] .*unreadable'
+      ),
+    ):
+      checkpoint.restore_latest(manager, self.run)
+    self.assertEqual(manager.all_steps(), [2, 4])
+    self.assertFalse((self.folder.parent / checkpoint.DAMAGED).exists())
 
   @parameterized.parameters('flipped', 'cut', 'lost', 'no commit')
   def test_a_damaged_checkpoint_is_moved_aside_and_the_one_before_is_used(

@@ -127,6 +127,15 @@ class IterationTest(parameterized.TestCase):
     for metrics in measured:
       self.assertEqual(metrics['histogram/staleness'].sum(), 16)
       self.assertEqual(metrics['histogram/steps_since_last_use'].sum(), 16)
+      left_now = metrics['histogram/uses']
+      if left_now.sum():
+        self.assertAlmostEqual(
+          float(metrics['never_used_fraction']),
+          left_now[0] / left_now.sum(),
+          places=6,
+        )
+      else:
+        self.assertTrue(np.isnan(metrics['never_used_fraction']))
     left = sum(m['histogram/uses'] for m in measured)
     self.assertEqual(left.sum(), (5 - 2) * 16)
     # Bins hold 0, 1, 2, and 3 or more uses: what left and what stayed was
