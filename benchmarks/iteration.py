@@ -82,7 +82,7 @@ def build_parts(size: dict):
     sampler.generate,
     graphdef,
     max_new_tokens=size['new'],
-    eos_id=1,
+    eos_ids=(1,),
     pad_id=0,
     temperature=1.0,
     top_k=None,
@@ -93,7 +93,7 @@ def build_parts(size: dict):
       vocab_size=size['vocab'],
       prompt_length=size['prompt'],
       max_new_tokens=size['new'],
-      eos_id=1,
+      eos_ids=(1,),
       pad_id=0,
       prompts_fn=prompts_fn,
       reward_fn=reward_fn,
@@ -159,7 +159,9 @@ def measure_ours(size: dict, cache: str, repeats: int) -> dict:
     whole.append(seconds)
 
   stages = {
-    'sample': jax.jit(functools.partial(iteration.act, parts=parts)),
+    'sample': jax.jit(
+      lambda run: iteration.act(run, iteration.draw_prompts(run, parts), parts)
+    ),
     'judge': jax.jit(functools.partial(iteration.judge, parts=parts)),
     'insert': jax.jit(
       functools.partial(iteration.remember, parts=parts), donate_argnums=0

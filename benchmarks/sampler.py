@@ -86,7 +86,7 @@ def report_size(size, config, rows, prompt_length, new_tokens):
       key,
       prompts,
       max_new_tokens=max_new_tokens,
-      eos_id=0,
+      eos_ids=(0,),
       pad_id=0,
       temperature=1.0,
       top_k=None,

@@ -43,7 +43,7 @@ class _Loop(NamedTuple):
   static_argnames=(
     'graphdef',
     'max_new_tokens',
-    'eos_id',
+    'eos_ids',
     'pad_id',
     'temperature',
     'top_k',
@@ -57,7 +57,7 @@ def generate(
   prompts: base.Prompts,
   *,
   max_new_tokens: int,
-  eos_id: int,
+  eos_ids: tuple[int, ...],
   pad_id: int,
   temperature: float,
   top_k: int | None,
@@ -74,7 +74,7 @@ def generate(
     rng_key: random key, consumed.
     prompts: right-padded `[B, L]` tokens and their lengths, at least 1.
     max_new_tokens: R, the longest response, end-of-sequence included.
-    eos_id: token that ends a response.
+    eos_ids: tokens that end a response; at least one.
     pad_id: token written after the end of a row; any id of the vocabulary.
     temperature: divides the logits. At 0 the most probable token is taken,
       with log-probability and entropy 0.
@@ -97,7 +97,7 @@ def generate(
     config,
     prompt_columns=L,
     max_new_tokens=max_new_tokens,
-    eos_id=eos_id,
+    eos_ids=eos_ids,
     pad_id=pad_id,
     temperature=temperature,
     top_k=top_k,
@@ -115,7 +115,8 @@ def generate(
       top_k=top_k,
       top_p=top_p,
     )
-    return step, is_finished_B | (step.tokens == eos_id)
+    is_end_B = jnp.any(step.tokens[:, None] == jnp.array([eos_ids]), axis=1)
+    return step, is_finished_B | is_end_B
 
   def is_running(loop):
     return (loop.num_steps < max_new_tokens) & ~_all_rows(loop.is_finished)
@@ -251,7 +252,7 @@ def _check_arguments(
   *,
   prompt_columns: int,
   max_new_tokens: int,
-  eos_id: int,
+  eos_ids: tuple[int, ...],
   pad_id: int,
   temperature: float,
   top_k: int | None,
@@ -264,10 +265,11 @@ def _check_arguments(
       f'{prompt_columns} prompt columns and max_new_tokens={max_new_tokens} '
       f'exceed max_context={config.max_context}.'
     )
-  for name, token in (('eos_id', eos_id), ('pad_id', pad_id)):
-    if not 0 <= token < config.vocab_size:
+  for name, tokens in (('eos_ids', eos_ids), ('pad_id', (pad_id,))):
+    if not tokens or not all(0 <= t < config.vocab_size for t in tokens):
       raise ValueError(
-        f'{name}={token} must be in [0, vocab_size={config.vocab_size}).'
+        f'{name}={tokens} must be in [0, vocab_size={config.vocab_size}), and '
+        'at least one.'
       )
   if not temperature >= 0.0:
     raise ValueError(f'temperature={temperature} must be at least 0.')

@@ -59,7 +59,7 @@ def parts(
     sampler.generate,
     graphdef,
     max_new_tokens=task.max_new_tokens,
-    eos_id=task.eos_id,
+    eos_ids=task.eos_ids,
     pad_id=task.pad_id,
   )
   whole = functools.partial(generate_fn, top_k=None, top_p=None)

@@ -122,20 +122,23 @@ def init(parts: Parts, params: base.PyTree, seed: base.Array) -> RunState:
 
 def iterate(run: RunState, parts: Parts) -> tuple[RunState, base.Metrics]:
   """Runs one iteration as one pure function."""
-  run, generation = act(run, parts)
+  run, generation = act(run, draw_prompts(run, parts), parts)
   rewards = judge(generation, parts)
-  run, fresh, remembered = remember(run, generation, rewards, parts)
-  run, learned = learn(run, fresh, parts)
-  return run._replace(iteration=run.iteration + 1), remembered | learned
+  return remember_and_learn(run, generation, rewards, parts)
 
 
-def act(run: RunState, parts: Parts) -> tuple[RunState, Generation]:
-  """Samples a group of responses to each prompt of this iteration."""
+def draw_prompts(run: RunState, parts: Parts) -> base.Prompts:
+  """Returns the prompts of this iteration, `[P]`, of a task in JAX."""
+  rng_key = rng.stream_key(run.seed, 'prompts', run.iteration)
+  return parts.task.prompts_fn(rng_key, parts.num_prompts)
+
+
+def act(
+  run: RunState, prompts: base.Prompts, parts: Parts
+) -> tuple[RunState, Generation]:
+  """Samples a group of responses to each prompt."""
   params, version, delay_line = schedule.behavior(
     run.delay_line, run.learner, run.iteration
-  )
-  prompts = parts.task.prompts_fn(
-    rng.stream_key(run.seed, 'prompts', run.iteration), parts.num_prompts
   )
   group_id = run.iteration * parts.num_prompts + jnp.arange(parts.num_prompts)
   prompts, group_id = mesh.split_rows(
@@ -158,6 +161,15 @@ def judge(generation: Generation, parts: Parts) -> base.Array:
   return parts.task.reward_fn(
     completions.responses, completions.lengths, generation.prompts.references
   )
+
+
+def remember_and_learn(
+  run: RunState, generation: Generation, rewards: base.Array, parts: Parts
+) -> tuple[RunState, base.Metrics]:
+  """Ends the iteration with its rewards, `[F]` float32."""
+  run, fresh, remembered = remember(run, generation, rewards, parts)
+  run, learned = learn(run, fresh, parts)
+  return run._replace(iteration=run.iteration + 1), remembered | learned
 
 
 def remember(

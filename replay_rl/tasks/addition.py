@@ -48,7 +48,7 @@ def make(*, num_digits: int, forget_probability: float) -> task.Task:
     vocab_size=VOCAB_SIZE,
     prompt_length=2 * num_digits + 2,
     max_new_tokens=num_digits + 3,
-    eos_id=EOS,
+    eos_ids=(EOS,),
     pad_id=PAD,
     prompts_fn=functools.partial(prompts, num_digits=num_digits),
     reward_fn=reward,

@@ -70,7 +70,7 @@ def make(
     vocab_size=ZERO + max_value + 1,
     prompt_length=num_numbers + 3,
     max_new_tokens=2 * num_numbers,
-    eos_id=EOS,
+    eos_ids=(EOS,),
     pad_id=PAD,
     prompts_fn=functools.partial(
       prompts, num_numbers=num_numbers, max_number=max_number

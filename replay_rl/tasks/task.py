@@ -24,7 +24,7 @@ class Task:
     vocab_size: V, tokens the model must be able to emit.
     prompt_length: L, the most tokens of a prompt.
     max_new_tokens: R, the most tokens of a response, end-of-sequence included.
-    eos_id: token that ends a response.
+    eos_ids: tokens of which each ends a response.
     pad_id: token after the end of a row.
     prompts_fn: draws prompts.
     reward_fn: judges responses; zero for whatever it cannot read.
@@ -35,7 +35,7 @@ class Task:
   vocab_size: int
   prompt_length: int
   max_new_tokens: int
-  eos_id: int
+  eos_ids: tuple[int, ...]
   pad_id: int
   prompts_fn: PromptsFn
   reward_fn: base.RewardFn

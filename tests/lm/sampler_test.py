@@ -68,7 +68,7 @@ _R = 6
 def _generate(config=_TIED, prompts=_PROMPTS, seed=0, params=None, **options):
   options = {
     'max_new_tokens': _R,
-    'eos_id': _EOS,
+    'eos_ids': (_EOS,),
     'pad_id': _PAD,
     'temperature': 1.0,
     'top_k': None,
@@ -212,7 +212,7 @@ class GenerateTest(parameterized.TestCase):
     graphdef, params = _init(_TIED)
     del graphdef
     uniform = jax.tree.map(jnp.zeros_like, params)
-    completions = _generate(params=uniform, eos_id=_V - 1)
+    completions = _generate(params=uniform, eos_ids=(_V - 1,))
     repeats = np.asarray(
       completions.responses[:, 1:] == completions.responses[:, :-1]
     )
@@ -221,6 +221,23 @@ class GenerateTest(parameterized.TestCase):
     np.testing.assert_allclose(
       completions.entropy[completions.loss_mask], math.log(_V), rtol=1e-5
     )
+
+  def test_any_of_several_tokens_ends_a_response(self):
+    whole = _generate(eos_ids=(_V - 1,))
+    ends = (2, 7)
+    completions = _generate(eos_ids=ends)
+    stops = set()
+    for long, short, length in zip(
+      np.asarray(whole.responses),
+      np.asarray(completions.responses),
+      np.asarray(completions.lengths),
+      strict=True,
+    ):
+      is_end = np.isin(long, ends)
+      if is_end.any():
+        self.assertEqual(length, np.argmax(is_end) + 1)
+        stops.add(int(short[length - 1]))
+    self.assertEqual(stops, set(ends))
 
   def test_a_row_depends_on_its_prompt_index_and_key_only(self):
     completions = _generate()
@@ -268,7 +285,7 @@ class GenerateTest(parameterized.TestCase):
           sampler.generate.__wrapped__,
           graphdef,
           max_new_tokens=_R,
-          eos_id=eos_id,
+          eos_ids=(eos_id,),
           pad_id=_PAD,
           temperature=0.0,
           top_k=None,
@@ -288,7 +305,7 @@ class GenerateTest(parameterized.TestCase):
       sampler.generate,
       graphdef,
       max_new_tokens=11,
-      eos_id=_EOS,
+      eos_ids=(_EOS,),
       pad_id=_PAD,
       temperature=1.0,
       top_k=None,
@@ -323,9 +340,13 @@ class GenerateTest(parameterized.TestCase):
   @parameterized.parameters(
     ({'max_new_tokens': 12}, '5 prompt columns and max_new_tokens=12 exceed'),
     ({'max_new_tokens': 0}, 'max_new_tokens=0 must be at least 1'),
-    ({'eos_id': 11}, r'eos_id=11 must be in \[0, vocab_size=11\)'),
-    ({'eos_id': -1}, r'eos_id=-1 must be in'),
-    ({'pad_id': -1}, r'pad_id=-1 must be in'),
+    (
+      {'eos_ids': (1, 11)},
+      r'eos_ids=\(1, 11\) must be in \[0, vocab_size=11\)',
+    ),
+    ({'eos_ids': (-1,)}, r'eos_ids=\(-1,\) must be in'),
+    ({'eos_ids': ()}, r'eos_ids=\(\) must be in'),
+    ({'pad_id': -1}, r'pad_id=\(-1,\) must be in'),
     ({'temperature': -0.5}, 'temperature=-0.5 must be at least 0'),
     ({'temperature': math.nan}, 'temperature=nan must be at least 0'),
     ({'top_k': 0}, r'top_k=0 must be None or in \[1, vocab_size=11\]'),

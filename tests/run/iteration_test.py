@@ -51,8 +51,9 @@ class IterationTest(parameterized.TestCase):
   def test_the_four_steps_one_by_one_are_the_iteration(self):
     parts, runs, measured = _history(2)
     run = runs[1]
+    prompts = iteration.draw_prompts(run, parts)
     run, generation = jax.jit(functools.partial(iteration.act, parts=parts))(
-      run
+      run, prompts
     )
     rewards = iteration.judge(generation, parts)
     run, fresh, remembered = jax.jit(
@@ -194,7 +195,7 @@ class IterationTest(parameterized.TestCase):
     temporary = []
     for function, arguments in (
       (iteration.iterate, (run,)),
-      (lambda run, parts: iteration.act(run, parts), (run,)),
+      (iteration.act, (run, iteration.draw_prompts(run, parts))),
     ):
       compiled = (
         jax.jit(functools.partial(function, parts=parts), donate_argnums=0)

@@ -180,7 +180,7 @@ class MakeTest(parameterized.TestCase):
     self.assertEqual(
       (task.vocab_size, task.prompt_length, task.max_new_tokens), (32, 8, 6)
     )
-    self.assertEqual(task.decode_fn(np.array([task.eos_id])), '<eos>')
+    self.assertEqual(task.decode_fn(np.array(task.eos_ids)), '<eos>')
     self.assertEqual(task.decode_fn(np.array([task.pad_id])), '_')
     self.assertEqual(task.decode_fn(np.array([1, 10, 2, 11, 31])), '1+2=?')
 

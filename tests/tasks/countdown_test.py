@@ -268,7 +268,7 @@ class MakeTest(parameterized.TestCase):
     self.assertEqual(
       task.decode_fn(tokens), '2 4 7 : 1 = 7 - 4 - 2 <eos> _ 24 ?'
     )
-    self.assertEqual((task.eos_id, task.pad_id), (5, 6))
+    self.assertEqual((task.eos_ids, task.pad_id), ((5,), 6))
 
   @parameterized.parameters(
     (1, 9, 0.3, 'num_numbers = 1, must be at least 2'),
