@@ -45,7 +45,9 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
     mu=5.28,  # Qwen2.5-7B in arXiv 2604.08706; on a CPU it is below 1.
     cache_dir='~/.cache/replay_rl',
     task='addition(num_digits=3, forget_probability=0.7)',
+    text=None,
     model=config_lib.Model(
+      vocab_size=None,
       d_model=96,
       num_layers=2,
       num_heads=4,
@@ -53,11 +55,13 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
       head_dim=24,
       d_ff=256,
       rope_theta=10_000.0,
+      rope_scaling=None,
       norm_eps=1e-6,
       qk_norm=False,
       qkv_bias=False,
       tied_embeddings=True,
       compute_dtype='float32',
+      checkpoint=None,
     ),
     warm_start=config_lib.WarmStart(
       num_steps=400,
@@ -92,7 +96,9 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
       num_microbatches=2 if arm == 'prioritized' else 1,
     ),
     evaluation=config_lib.Evaluation(every=20, num_prompts=64, num_samples=8),
-    logging=config_lib.Logging(histogram_bins=32, tensorboard=True),
+    logging=config_lib.Logging(
+      histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
+    ),
     checkpoint=config_lib.Checkpoint(every=20, keep=3),
     mesh=config_lib.Mesh(shape={'data': 1, 'fsdp': 1, 'tensor': 1}),
   )

@@ -32,7 +32,9 @@ from replay_rl.run import iteration as iteration_lib
 from replay_rl.run import logs
 from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import programs as programs_lib
+from replay_rl.run import samples
 from replay_rl.run import workdir as workdir_lib
+from replay_rl.tasks import task as task_lib
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -73,7 +75,12 @@ def train(
   mesh = mesh_lib.make(config.mesh.shape)
   cache = pathlib.Path(config.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
-  with workdir_lib.locked(workdir), jax.set_mesh(mesh):
+  with (
+    contextlib.ExitStack() as stack,
+    workdir_lib.locked(workdir),
+    jax.set_mesh(mesh),
+  ):
+    stack.callback(task_lib.close, parts.task)
     for note in workdir_lib.claim(workdir, dataclasses.asdict(config)):
       warnings.warn(f'{note}: the run may not repeat bit for bit', stacklevel=2)
     programs = programs_lib.build(
@@ -82,6 +89,7 @@ def train(
       vmap_seeds=config.vmap_seeds,
       num_eval_prompts=config.evaluation.num_prompts,
       num_eval_samples=config.evaluation.num_samples,
+      num_shown=config.logging.num_samples,
       mesh=mesh,
     )
     seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
@@ -115,6 +123,7 @@ def _loop(
     num_iterations=config.num_iterations,
     iteration=first,
     tensorboard=config.logging.tensorboard,
+    samples=config.logging.samples_every > 0,
   )
   with _sigterm() as terminated, log_of_run as log:
     for iteration in range(first, end):
@@ -127,6 +136,9 @@ def _loop(
           line | score for line, score in zip(lines, scores, strict=True)
         ]
       log.write(lines, time.perf_counter() - started)
+      if _is_due(config.logging.samples_every, iteration):
+        shown = programs.samples(run)
+        log.write_samples(samples.lines(shown, parts.task, parts.num_prompts))
       _check_finite(lines, manager)
       stops = iteration + 1 == end or terminated.is_set()
       if stops or _is_due(config.checkpoint.every, iteration):

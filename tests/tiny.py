@@ -23,7 +23,9 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
     mu=2.0,
     cache_dir=str(cache_dir),
     task='addition(num_digits=1, forget_probability=0.5)',
+    text=None,
     model=config_lib.Model(
+      vocab_size=None,
       d_model=16,
       num_layers=1,
       num_heads=2,
@@ -31,11 +33,13 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       head_dim=8,
       d_ff=32,
       rope_theta=10_000.0,
+      rope_scaling=None,
       norm_eps=1e-6,
       qk_norm=True,
       qkv_bias=False,
       tied_embeddings=True,
       compute_dtype='float32',
+      checkpoint=None,
     ),
     warm_start=config_lib.WarmStart(
       # Enough for some right answers, and so for a gradient.
@@ -79,7 +83,9 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       num_microbatches=1,
     ),
     evaluation=config_lib.Evaluation(every=2, num_prompts=4, num_samples=2),
-    logging=config_lib.Logging(histogram_bins=4, tensorboard=False),
+    logging=config_lib.Logging(
+      histogram_bins=4, tensorboard=False, samples_every=2, num_samples=4
+    ),
     checkpoint=config_lib.Checkpoint(every=1, keep=3),
     mesh=config_lib.Mesh(shape={'data': 1, 'fsdp': 1, 'tensor': 1}),
   )

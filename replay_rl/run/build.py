@@ -21,13 +21,16 @@ from replay_rl.rl import losses
 from replay_rl.run import calls
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration
+from replay_rl.run import placement
 from replay_rl.run import warm_start
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
+from replay_rl.tasks import task as task_lib
 
 TASKS = {'addition': addition.make, 'countdown': countdown.make}
 KEEP_NEWEST = 'ring()'
 
+_REWARD_ARGUMENTS = ('is_correct', 'is_formatted', 'lengths', 'is_finished')
 _LOSS_ARGUMENTS = ('logprobs', 'behavior_logprobs', 'advantages', 'loss_mask')
 
 
@@ -45,13 +48,8 @@ def parts(
     ValueError: a field has a value that is not allowed.
   """
   config_lib.validate(config)
-  task = calls.choose('task', config.task, TASKS)()
-  transformer = architecture.TransformerConfig(
-    vocab_size=task.vocab_size,
-    max_context=task.prompt_length + task.max_new_tokens,
-    rope_scaling=None,
-    **dataclasses.asdict(config.model),
-  )
+  task = _task(config)
+  transformer = _transformer(config.model, task)
   graphdef, _ = jax.eval_shape(
     functools.partial(model.init, transformer), jax.random.key(0)
   )
@@ -111,6 +109,8 @@ def base_weights(
   config: config_lib.Config, built: iteration.Parts
 ) -> base.PyTree:
   """Returns the weights that every seed of a run starts from."""
+  if config.model.checkpoint is not None:
+    return _pretrained(config.model.checkpoint, built.transformer)
   settings = config.warm_start
   initial = built.init_params_fn(rng.stream_key(settings.seed, 'weights'))
   if not settings.num_steps:
@@ -138,13 +138,75 @@ def base_weights(
       warm_start.train,
       initial,
       settings.seed,
-      task=built.task,
+      task=task_lib.in_jax(built.task),
       logprobs_fn=built.logprobs_fn,
       normalizer_fn=built.normalizer_fn,
       optimizer=_optimizer(config.optimizer, schedule),
       num_steps=settings.num_steps,
       batch_size=settings.batch_size,
     ),
+  )
+
+
+def _task(config: config_lib.Config) -> task_lib.Task | task_lib.TextTask:
+  if config.text is None:
+    return calls.choose('task', config.task, TASKS)()
+  settings = dataclasses.asdict(config.text)
+  reward_fn = calls.total(
+    'text.reward',
+    settings.pop('reward'),
+    calls.functions_like(rewards, *_REWARD_ARGUMENTS),
+  )
+  return text.make(reward_fn=reward_fn, **settings)
+
+
+def _transformer(
+  settings: config_lib.Model, task: task_lib.Task | task_lib.TextTask
+) -> architecture.TransformerConfig:
+  shape = dataclasses.asdict(settings)
+  del shape['checkpoint']
+  if shape['vocab_size'] is None:
+    shape['vocab_size'] = task.vocab_size
+  if shape['vocab_size'] < task.vocab_size:
+    raise ValueError(
+      f'model.vocab_size = {settings.vocab_size}: must be at least the '
+      f'{task.vocab_size} tokens of the task'
+    )
+  if shape['rope_scaling'] is not None:
+    shape['rope_scaling'] = architecture.RopeScaling(**shape['rope_scaling'])
+  return architecture.TransformerConfig(
+    max_context=task.prompt_length + task.max_new_tokens, **shape
+  )
+
+
+def _pretrained(
+  folder: str, transformer: architecture.TransformerConfig
+) -> base.PyTree:
+  """Returns the weights of a checkpoint, where the current mesh wants them."""
+  path = pathlib.Path(folder).expanduser()
+  found = hf.read_config(
+    path,
+    max_context=transformer.max_context,
+    compute_dtype=transformer.compute_dtype,
+  )
+  differing = [
+    f'{field.name} = {getattr(transformer, field.name)} '
+    f'(there: {getattr(found, field.name)})'
+    for field in dataclasses.fields(transformer)
+    if getattr(transformer, field.name) != getattr(found, field.name)
+  ]
+  if differing:
+    raise ValueError(
+      f'model.checkpoint = {folder!r}: must have the shape that the config '
+      f'gives; {"; ".join(differing)}'
+    )
+  mesh = jax.sharding.get_mesh()
+  return hf.load(
+    path,
+    transformer,
+    None
+    if mesh.empty
+    else placement.of_params(model.logical_axes(transformer), mesh),
   )
 
 
@@ -224,7 +286,7 @@ def _check_constants(config: config_lib.Config, built: iteration.Parts) -> None:
     params,
   )
   num_rows = built.num_prompts * built.group_size
-  prompts = jax.eval_shape(lambda: built.task.prompts_fn(rng_key, num_rows))
+  prompts = _prompts(built.task, rng_key, num_rows)
   fresh = jax.eval_shape(lambda state: _first_rows(state, num_rows), run.buffer)
   rows, step = fresh.rollouts, run.learner.step
   logprobs, mask = rows.behavior_logprobs, rows.loss_mask
@@ -261,6 +323,14 @@ def _check_constants(config: config_lib.Config, built: iteration.Parts) -> None:
       f'optimizer.num_microbatches = {built.num_microbatches}: must divide the '
       f'{batch.is_valid.shape[0]} rows of an update'
     )
+
+
+def _prompts(
+  task: task_lib.Task | task_lib.TextTask, rng_key: base.Array, num_rows: int
+) -> base.Prompts:
+  if isinstance(task, task_lib.TextTask):
+    return task.prompts_fn(0, 0, num_rows)
+  return jax.eval_shape(lambda: task.prompts_fn(rng_key, num_rows))
 
 
 def _first_rows(state: base.BufferState, num_rows: int) -> base.Fresh:

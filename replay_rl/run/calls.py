@@ -1,7 +1,7 @@
 """Choices written as calls: `recency(half_life=8) * max_age(limit=16)`.
 
 A small grammar, parsed with `ast` and never evaluated: a function's name, its
-keyword constants as literals, and `*` between slot rules.
+keyword constants as literals, `*` between slot rules and `+` between rewards.
 """
 
 import ast
@@ -42,19 +42,22 @@ def product(
   field: str, text: str, offered: Mapping[str, Any] | None = None
 ) -> base.SlotRule:
   """Returns the product of the slot rules that `text` names, as `choose`."""
-  factors = []
-  node = _parse(field, text)
-  while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-    factors.append(node.right)
-    node = node.left
-  factors.append(node)
   functions = functions_like(rules, 'state', 'step')
   return rules.product(
     *(
       _bind(field, text, factor, functions, offered or {})
-      for factor in reversed(factors)
+      for factor in _operands(_parse(field, text), ast.Mult)
     )
   )
+
+
+def total(field: str, text: str, functions: Functions) -> Callable:
+  """Returns the sum of the functions that `text` names, as `choose`."""
+  terms = [
+    _bind(field, text, term, functions, {})
+    for term in _operands(_parse(field, text), ast.Add)
+  ]
+  return lambda *arguments: sum(term(*arguments) for term in terms)
 
 
 def functions_like(
@@ -78,6 +81,13 @@ def _parse(field: str, text: str) -> ast.expr:
     raise ValueError(
       f'{field} = {text!r}: must be a call such as max_age(limit=10)'
     ) from error
+
+
+def _operands(node: ast.expr, operator: type[ast.operator]) -> list[ast.expr]:
+  """Returns what the operator joins, from left to right."""
+  if isinstance(node, ast.BinOp) and isinstance(node.op, operator):
+    return [*_operands(node.left, operator), node.right]
+  return [node]
 
 
 def _bind(

@@ -11,11 +11,14 @@ import types
 import typing
 from typing import Any
 
+TEXT_TASK = 'problems()'
+
 
 @dataclasses.dataclass
 class Model:
-  """Shape of the decoder-only transformer."""
+  """Shape of the decoder-only transformer, and its pre-trained weights."""
 
+  vocab_size: int | None  # Rows of the embedding; None: the task's.
   d_model: int
   num_layers: int
   num_heads: int
@@ -23,11 +26,32 @@ class Model:
   head_dim: int
   d_ff: int
   rope_theta: float
+  rope_scaling: dict[str, float] | None  # Of architecture.RopeScaling.
   norm_eps: float
   qk_norm: bool  # RMSNorm on queries and keys, as in Qwen3.
   qkv_bias: bool  # As in Qwen2.5.
   tied_embeddings: bool
   compute_dtype: str  # 'float32' or 'bfloat16'; weights are float32.
+  checkpoint: str | None  # Hugging Face folder; None: random weights.
+
+
+@dataclasses.dataclass
+class Text:
+  """Problems in text, and the verifier of their answers."""
+
+  problems: str  # Folder that scripts/prepare_data.py made.
+  evaluation_problems: str | None  # Another one, to evaluate on.
+  tokenizer: str  # Folder with tokenizer.json, or vocab.json and merges.txt.
+  template: str  # Of a prompt; {problem} stands for the problem.
+  use_chat_template: bool  # Make the prompt a user's message.
+  max_prompt_tokens: int  # Prompts are padded to it.
+  drop_long_prompts: bool  # Leave out longer prompts; else they are refused.
+  max_new_tokens: int  # Of a response, end-of-sequence included.
+  reward: str  # Sum of functions of tasks.rewards.
+  num_workers: int  # Processes that verify answers.
+  answer_timeout: float  # Seconds for one answer.
+  memory_limit: int  # Bytes of address space of a worker.
+  max_answer_chars: int  # Longer answers are wrong unread.
 
 
 @dataclasses.dataclass
@@ -105,6 +129,8 @@ class Logging:
 
   histogram_bins: int  # The last bin also counts all that is larger.
   tensorboard: bool  # Also write TensorBoard files.
+  samples_every: int  # Iterations between samples as text; 0 writes none.
+  num_samples: int  # Rollouts of the buffer to write then, at most.
 
 
 @dataclasses.dataclass
@@ -134,6 +160,7 @@ class Config:
   mu: float  # Cost of generating a rollout in units of training on one.
   cache_dir: str  # Warm starts and compiled programs.
   task: str  # One of build.TASKS.
+  text: Text | None  # Of the task problems(); None for the others.
   model: Model
   warm_start: WarmStart
   sampler: Sampler
@@ -153,6 +180,12 @@ MINIMA = {
   'num_seeds': 1,
   'num_iterations': 1,
   'mu': 0,
+  'text.max_prompt_tokens': 1,
+  'text.max_new_tokens': 1,
+  'text.num_workers': 1,
+  'text.answer_timeout': 0,
+  'text.memory_limit': 1,
+  'text.max_answer_chars': 1,
   'warm_start.num_steps': 0,
   'warm_start.batch_size': 1,
   'warm_start.learning_rate': 0,
@@ -177,6 +210,8 @@ MINIMA = {
   'evaluation.num_prompts': 1,
   'evaluation.num_samples': 1,
   'logging.histogram_bins': 1,
+  'logging.samples_every': 0,
+  'logging.num_samples': 1,
   'checkpoint.every': 1,
   'checkpoint.keep': 1,
 }
@@ -199,7 +234,10 @@ def validate(config: Config) -> None:
   _check_types(config)
   values = flatten(config)
   for name, minimum in MINIMA.items():
-    if not values[name] >= minimum:  # Written so that NaN fails too.
+    # A section that is None has no numbers.
+    if (
+      name in values and not values[name] >= minimum
+    ):  # Written so that NaN fails too.
       raise ValueError(f'{name} = {values[name]}: must be at least {minimum}')
   rows = config.sampler.num_prompts * config.sampler.group_size
   replay = config.replay
@@ -215,7 +253,27 @@ def validate(config: Config) -> None:
       f'since the baseline of loss.advantage = {config.loss.advantage!r} is '
       'the mean of the group'
     )
+  if config.text is None and config.task == TEXT_TASK:
+    raise ValueError(f'text = None: must be given for task = {TEXT_TASK!r}')
+  if config.text is not None and config.task != TEXT_TASK:
+    raise ValueError(
+      f'text = {config.text}: must be None for task = {config.task!r}'
+    )
   start = config.warm_start
+  if start.num_steps and (config.text or config.model.checkpoint):
+    raise ValueError(
+      f'warm_start.num_steps = {start.num_steps}: must be 0 for a task in text '
+      'and for weights of a checkpoint'
+    )
+  if (
+    config.evaluation.every
+    and config.text
+    and config.text.evaluation_problems is None
+  ):
+    raise ValueError(
+      f'evaluation.every = {config.evaluation.every}: must be 0 where '
+      'text.evaluation_problems = None'
+    )
   if start.num_steps and start.warmup_steps >= start.num_steps:
     raise ValueError(
       f'warm_start.warmup_steps = {start.warmup_steps}: must be below '
@@ -238,11 +296,11 @@ def _check_types(config: Any, prefix: str = '') -> None:
   for field in dataclasses.fields(config):
     name, hint = prefix + field.name, hints[field.name]
     value = getattr(config, field.name)
-    if dataclasses.is_dataclass(hint):
-      _check_types(value, f'{name}.')
-      continue
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
     allowed = tuple(typing.get_origin(h) or h for h in allowed or (hint,))
+    if dataclasses.is_dataclass(value) and type(value) in allowed:
+      _check_types(value, f'{name}.')
+      continue
     if float in allowed:
       allowed += (int,)
     # A bool is an int to isinstance, but never meant as one.

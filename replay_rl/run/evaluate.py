@@ -11,6 +11,34 @@ from replay_rl.run import pass_at_k
 from replay_rl.tasks import task as task_lib
 
 
+def sample(
+  params: base.PyTree,
+  seed: base.Array,
+  prompts: base.Prompts,
+  *,
+  generate_fn: iteration.GenerateFn,
+  num_samples: int,
+) -> tuple[base.Completions, base.PyTree]:
+  """Samples responses to evaluation prompts.
+
+  Args:
+    params: weights to evaluate.
+    seed: `[]` integer, the seed of the run.
+    prompts: `[P]` prompts.
+    generate_fn: how to sample.
+    num_samples: n, samples per prompt.
+
+  Returns:
+    Completions `[P * n, ...]`, the samples of a prompt side by side, and the
+    reference of each.
+  """
+  rows = jax.tree.map(
+    lambda leaf: jnp.repeat(leaf, num_samples, axis=0), prompts
+  )
+  completions = generate_fn(params, rng.stream_key(seed, 'evaluate'), rows)
+  return completions, rows.references
+
+
 def sample_rewards(
   params: base.PyTree,
   seed: base.Array,
@@ -28,7 +56,7 @@ def sample_rewards(
   Args:
     params: weights to evaluate.
     seed: `[]` integer, the seed of the run.
-    task: the task.
+    task: the task, judged in JAX.
     generate_fn: how to sample.
     num_prompts: P.
     num_samples: n, samples per prompt.
@@ -39,12 +67,11 @@ def sample_rewards(
   prompts = task.prompts_fn(
     rng.stream_key(seed, 'evaluation_prompts'), num_prompts
   )
-  rows = jax.tree.map(
-    lambda leaf: jnp.repeat(leaf, num_samples, axis=0), prompts
+  completions, references = sample(
+    params, seed, prompts, generate_fn=generate_fn, num_samples=num_samples
   )
-  completions = generate_fn(params, rng.stream_key(seed, 'evaluate'), rows)
   rewards = task.reward_fn(
-    completions.responses, completions.lengths, rows.references
+    completions.responses, completions.lengths, references
   )
   return rewards.reshape(num_prompts, num_samples)
 

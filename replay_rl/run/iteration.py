@@ -2,7 +2,8 @@
 
 A run is one pytree, `RunState`, and each of the four is a pure function of it.
 When the task judges in JAX, `iterate` composes them into one program, which
-can be vmapped over seeds. A task that judges on the host calls the same four.
+can be vmapped over seeds. A task that is judged on the host calls the same ones
+from `host_judged`.
 """
 
 from collections.abc import Callable
@@ -59,7 +60,7 @@ class Parts(NamedTuple):
   the overflow bin.
   """
 
-  task: task_lib.Task
+  task: task_lib.Task | task_lib.TextTask
   transformer: architecture.TransformerConfig
   init_params_fn: Callable[[base.Array], base.PyTree]
   generate_fn: GenerateFn
@@ -130,7 +131,7 @@ def iterate(run: RunState, parts: Parts) -> tuple[RunState, base.Metrics]:
 def draw_prompts(run: RunState, parts: Parts) -> base.Prompts:
   """Returns the prompts of this iteration, `[P]`, of a task in JAX."""
   rng_key = rng.stream_key(run.seed, 'prompts', run.iteration)
-  return parts.task.prompts_fn(rng_key, parts.num_prompts)
+  return task_lib.in_jax(parts.task).prompts_fn(rng_key, parts.num_prompts)
 
 
 def act(
@@ -158,7 +159,7 @@ def act(
 def judge(generation: Generation, parts: Parts) -> base.Array:
   """Returns the reward of each response, `[F]` float32."""
   completions = generation.completions
-  return parts.task.reward_fn(
+  return task_lib.in_jax(parts.task).reward_fn(
     completions.responses, completions.lengths, generation.prompts.references
   )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import rich
 import rich.markup
 import rich.progress
@@ -18,6 +19,13 @@ def say(text: str) -> None:
   rich.print(rich.markup.escape(text))
 
 
+def plain(value: np.ndarray) -> Any:
+  """Returns a number or nested list that JSON can hold."""
+  if value.ndim or not np.issubdtype(value.dtype, np.floating):
+    return value.tolist()
+  return float(str(value))  # The shortest text that reads as this float32.
+
+
 class LineWriter:
   """Appends JSON lines, and takes back those of iterations done again.
 
@@ -26,23 +34,29 @@ class LineWriter:
   again. So the file of a resumed run equals that of an uninterrupted one.
   """
 
-  def __init__(self, path: pathlib.Path, iteration: int):
+  def __init__(self, path: pathlib.Path, iteration: int, *, has_gaps: bool):
     """Opens the file to continue with the lines of `iteration`.
+
+    Args:
+      path: of the file.
+      iteration: of the first lines to come.
+      has_gaps: whether iterations may have no line. Else one without is an
+        error, for then the file is not that of this run.
 
     Raises:
       ValueError: lines of earlier iterations are missing.
     """
-    size, expected = 0, 0
+    size, last = 0, -1
     if path.exists():
       with open(path, 'rb') as file:
         for line in file:
           found = _iteration(line)
           if found >= iteration:
             break
-          size, expected = size + len(line), found + 1
-    if expected != iteration:
+          size, last = size + len(line), int(found)
+    if last != iteration - 1 and not has_gaps:
       raise ValueError(
-        f'{path}: ends or is damaged at iteration {expected}, but the run '
+        f'{path}: ends or is damaged at iteration {last + 1}, but the run '
         f'continues at {iteration}; restore the file, or remove the '
         'checkpoints after that iteration'
       )
@@ -93,6 +107,7 @@ class Log:
     self,
     metrics: LineWriter,
     timing: LineWriter,
+    samples: LineWriter | None,
     board: TensorBoardWriter | None,
     shown: rich.progress.Progress,
     iteration: int,
@@ -100,6 +115,7 @@ class Log:
     """Writes to the given places; the process began with `iteration`."""
     self._metrics = metrics
     self._timing = timing
+    self._samples = samples
     self._board = board
     self._shown = shown
     self._first = iteration
@@ -131,6 +147,12 @@ class Log:
       rate=(done - self._first) / self._seconds,
     )
 
+  def write_samples(self, lines: Sequence[dict[str, Any]]) -> None:
+    """Writes sampled rollouts as text."""
+    assert self._samples is not None
+    for line in lines:
+      self._samples.write(**line)
+
 
 @contextlib.contextmanager
 def open_all(
@@ -140,6 +162,7 @@ def open_all(
   num_iterations: int,
   iteration: int,
   tensorboard: bool,
+  samples: bool,
 ) -> Iterator[Log]:
   """Opens the log of a run that continues with `iteration`.
 
@@ -160,8 +183,17 @@ def open_all(
     def opened(writer):
       return stack.enter_context(contextlib.closing(writer))
 
-    metrics = opened(LineWriter(folder / 'metrics.jsonl', iteration))
-    timing = opened(LineWriter(folder / 'timing.jsonl', iteration))
+    metrics = opened(
+      LineWriter(folder / 'metrics.jsonl', iteration, has_gaps=False)
+    )
+    timing = opened(
+      LineWriter(folder / 'timing.jsonl', iteration, has_gaps=False)
+    )
+    shown_samples = None
+    if samples:
+      shown_samples = opened(
+        LineWriter(folder / 'samples.jsonl', iteration, has_gaps=True)
+      )
     board = None
     if tensorboard:
       board = opened(TensorBoardWriter(folder / 'tensorboard', iteration))
@@ -174,7 +206,7 @@ def open_all(
       tokens=0,
       rate=0.0,
     )
-    yield Log(metrics, timing, board, shown, iteration)
+    yield Log(metrics, timing, shown_samples, board, shown, iteration)
 
 
 def _iteration(line: bytes) -> float:

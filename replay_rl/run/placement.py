@@ -8,6 +8,26 @@ from replay_rl.run import iteration
 from replay_rl.run import mesh as mesh_lib
 
 
+def of_params(
+  param_axes: base.PyTree, mesh: jax.sharding.Mesh, *, num_leading_axes: int = 0
+) -> base.PyTree:
+  """Returns the sharding of each weight, by the rules of `mesh.RULES`.
+
+  Args:
+    param_axes: the logical axes of each weight, as `model.logical_axes` gives.
+    mesh: the devices.
+    num_leading_axes: axes before these, of seeds or versions, not split.
+  """
+  leading = (None,) * num_leading_axes
+  return jax.tree.map(
+    lambda axes: jax.sharding.NamedSharding(
+      mesh, mesh_lib.spec(leading + axes)
+    ),
+    param_axes,
+    is_leaf=lambda node: isinstance(node, tuple),
+  )
+
+
 def of_run(
   run: iteration.RunState,
   param_axes: base.PyTree,
@@ -28,14 +48,7 @@ def of_run(
   whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def split(num_leading_axes):
-    leading = (None,) * num_leading_axes
-    return jax.tree.map(
-      lambda axes: jax.sharding.NamedSharding(
-        mesh, mesh_lib.spec(leading + axes)
-      ),
-      param_axes,
-      is_leaf=lambda node: isinstance(node, tuple),
-    )
+    return of_params(param_axes, mesh, num_leading_axes=num_leading_axes)
 
   shardings = jax.tree.map(lambda _: whole, run)
   opt_state = optax.tree.map_params(

@@ -1,5 +1,6 @@
 """The compiled programs of a run, each over an axis of seeds."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -11,9 +12,14 @@ from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.run import evaluate
+from replay_rl.run import host_judged
 from replay_rl.run import iteration
 from replay_rl.run import ledger
+from replay_rl.run import logs
 from replay_rl.run import placement
+from replay_rl.run import samples as samples_lib
+from replay_rl.run import seeds as seeds_lib
+from replay_rl.tasks import task as task_lib
 
 
 class Programs(NamedTuple):
@@ -21,7 +27,9 @@ class Programs(NamedTuple):
 
   init: (params without that axis, seeds) -> run.
   iterate: run -> (run, metrics); the run is donated.
-  evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`.
+  evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; of a
+    task in text, 1 for a right answer and 0 for a wrong one.
+  samples: run -> rollouts of its buffer to look at.
   """
 
   init: Callable[[base.PyTree, base.Array], iteration.RunState]
@@ -29,6 +37,7 @@ class Programs(NamedTuple):
     [iteration.RunState], tuple[iteration.RunState, base.Metrics]
   ]
   evaluate: Callable[[iteration.RunState], tuple[base.Array, base.Array]]
+  samples: Callable[[iteration.RunState], samples_lib.Samples]
 
 
 def build(
@@ -38,6 +47,7 @@ def build(
   vmap_seeds: bool,
   num_eval_prompts: int,
   num_eval_samples: int,
+  num_shown: int,
   mesh: jax.sharding.Mesh,
 ) -> Programs:
   """Returns the programs of a run; they compile at their first call.
@@ -45,71 +55,82 @@ def build(
   Args:
     parts: what an iteration is made of.
     num_seeds: S.
-    vmap_seeds: see `over_seeds`.
+    vmap_seeds: see `seeds.over_seeds`.
     num_eval_prompts: P, prompts of an evaluation.
     num_eval_samples: n, samples per prompt.
+    num_shown: rollouts of the buffer to look at.
     mesh: the devices.
   """
 
   def init(params, seeds):
     return jax.vmap(lambda seed: iteration.init(parts, params, seed))(seeds)
 
-  def iterate(run):
-    return over_seeds(
-      lambda one: iteration.iterate(one, parts), vmap_seeds, run
-    )
-
-  def score(run):
-    def one_seed(params, seed):
-      def sample(generate_fn, num_samples):
-        return evaluate.sample_rewards(
-          params,
-          seed,
-          task=parts.task,
-          generate_fn=generate_fn,
-          num_prompts=num_eval_prompts,
-          num_samples=num_samples,
-        )
-
-      return (
-        sample(parts.greedy_fn, 1),
-        sample(parts.unbiased_fn, num_eval_samples),
-      )
-
-    return over_seeds(one_seed, vmap_seeds, run.learner.params, run.seed)
-
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
-  seeds = jax.ShapeDtypeStruct((num_seeds,), np.uint32)
-  shardings = placement.of_run(
-    jax.eval_shape(init, params, seeds),
-    model.logical_axes(parts.transformer),
-    parts.optimizer,
-    mesh,
+  shapes = jax.eval_shape(
+    init, params, jax.ShapeDtypeStruct((num_seeds,), np.uint32)
   )
+  shardings = placement.of_run(
+    shapes, model.logical_axes(parts.transformer), parts.optimizer, mesh
+  )
+  over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
+  if isinstance(parts.task, task_lib.TextTask):
+    iterate = host_judged.iterate_fn(
+      parts, parts.task, over_seeds=over_seeds, shardings=shardings
+    )
+    score = host_judged.evaluate_fn(
+      parts,
+      parts.task,
+      over_seeds=over_seeds,
+      num_prompts=num_eval_prompts,
+      num_samples=num_eval_samples,
+    )
+  else:
+    iterate = jax.jit(
+      lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run),
+      donate_argnums=0,
+      out_shardings=(shardings, None),
+    )
+    score = _evaluate_fn(
+      parts,
+      parts.task,
+      over_seeds=over_seeds,
+      num_prompts=num_eval_prompts,
+      num_samples=num_eval_samples,
+    )
   return Programs(
     init=jax.jit(init, out_shardings=shardings),
-    iterate=jax.jit(iterate, donate_argnums=0, out_shardings=(shardings, None)),
-    evaluate=jax.jit(score),
+    iterate=iterate,
+    evaluate=score,
+    samples=jax.jit(
+      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run)
+    ),
   )
 
 
-def over_seeds(function: Callable, vmap: bool, *args: base.PyTree) -> Any:
-  """Maps a function over a leading axis of seeds, as one program.
+def _evaluate_fn(
+  parts: iteration.Parts,
+  task: task_lib.Task,
+  *,
+  over_seeds: Callable,
+  num_prompts: int,
+  num_samples: int,
+) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
+  def of_one_seed(params, seed):
+    def rewards(generate_fn, num_samples):
+      return evaluate.sample_rewards(
+        params,
+        seed,
+        task=task,
+        generate_fn=generate_fn,
+        num_prompts=num_prompts,
+        num_samples=num_samples,
+      )
 
-  Args:
-    function: of the arrays of one seed.
-    vmap: whether all seeds go through each operation together, which fills an
-      accelerator. Otherwise they go one after the other: each then gives what
-      it gives alone, bit for bit, and a CPU is faster.
-    *args: pytrees of arrays `[S, ...]`.
-  """
-  num_seeds = jax.tree.leaves(args)[0].shape[0]
-  if num_seeds == 1:
-    result = function(*jax.tree.map(lambda leaf: leaf[0], args))
-    return jax.tree.map(lambda leaf: leaf[None], result)
-  if vmap:
-    return jax.vmap(function)(*args)
-  return jax.lax.map(lambda one: function(*one), args)
+    return rewards(parts.greedy_fn, 1), rewards(parts.unbiased_fn, num_samples)
+
+  return jax.jit(
+    lambda run: over_seeds(of_one_seed, run.learner.params, run.seed)
+  )
 
 
 def lines(
@@ -133,7 +154,8 @@ def lines(
         'learner_step': int(steps[index]),
       }
       | {
-        name: _plain(np.asarray(values[index])) for name, values in host.items()
+        name: logs.plain(np.asarray(values[index]))
+        for name, values in host.items()
       }
       | {f'ledger/{name}': value for name, value in prices.items()}
       | {'replay_ratio': prices['trained_rollouts'] / prices['rollouts']}
@@ -149,9 +171,3 @@ def scores(
   return [
     evaluate.summarize(*pair) for pair in zip(greedy, sampled, strict=True)
   ]
-
-
-def _plain(value: np.ndarray) -> Any:
-  if value.ndim or not np.issubdtype(value.dtype, np.floating):
-    return value.tolist()
-  return float(str(value))  # The shortest text that reads as this float32.

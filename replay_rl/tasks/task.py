@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import chex
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ TeacherFn = Callable[[base.Array, int], tuple[base.Array, base.Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """Where prompts and rewards come from; all functions but the last are pure.
+  """A task that is judged in JAX; all functions but the last are pure.
 
   Attributes:
     vocab_size: V, tokens the model must be able to emit.
@@ -41,6 +42,70 @@ class Task:
   reward_fn: base.RewardFn
   teacher_fn: TeacherFn
   decode_fn: Callable[[np.ndarray], str]
+
+
+class Judgement(NamedTuple):
+  """What a verifier says of B responses, on the host.
+
+  rewards: `[B]` float32, to learn from.
+  is_correct: `[B]` bool, the answer alone, to report.
+  statuses: `[B]` str, each one of the task's `statuses`.
+  """
+
+  rewards: np.ndarray
+  is_correct: np.ndarray
+  statuses: np.ndarray
+
+
+# (seed, iteration, num_prompts) -> prompts of NumPy arrays, whose references
+# are the row numbers of their problems, `[P]` int32.
+TextPromptsFn = Callable[[int, int, int], base.Prompts]
+# (responses [B, R], lengths [B], is_finished [B], references [B]) -> judgement
+JudgeFn = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Judgement]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTask:
+  """A task in text, whose responses are judged on the host.
+
+  Attributes:
+    vocab_size, prompt_length, max_new_tokens, eos_ids, pad_id, decode_fn: as
+      of `Task`.
+    prompts_fn: the prompts of an iteration. A function of its arguments alone:
+      a run that is resumed sees the prompts it would have seen.
+    eval_prompts_fn: that many prompts to evaluate on, the same at every call;
+      None without a set of problems for it.
+    judge_fn: judges responses.
+    reference_fn: the right answer to the problem of a row number.
+    statuses: what the verifier may say of a response.
+    close_fn: ends the processes that judge.
+  """
+
+  vocab_size: int
+  prompt_length: int
+  max_new_tokens: int
+  eos_ids: tuple[int, ...]
+  pad_id: int
+  prompts_fn: TextPromptsFn
+  eval_prompts_fn: Callable[[int], base.Prompts] | None
+  judge_fn: JudgeFn
+  reference_fn: Callable[[int], str]
+  decode_fn: Callable[[np.ndarray], str]
+  statuses: tuple[str, ...]
+  close_fn: Callable[[], None]
+
+
+def in_jax(task: Task | TextTask) -> Task:
+  """Returns the task; raises ValueError if it is judged on the host."""
+  if isinstance(task, TextTask):
+    raise ValueError('a task in text cannot be judged in JAX')
+  return task
+
+
+def close(task: Task | TextTask) -> None:
+  """Ends the processes of a task, if it has any."""
+  if isinstance(task, TextTask):
+    task.close_fn()
 
 
 def decode(tokens: np.ndarray, *, symbols: tuple[str, ...]) -> str:
