@@ -1,0 +1,211 @@
+"""Files of tensors in the safetensors format, one tensor in memory at a time.
+
+https://github.com/huggingface/safetensors: eight bytes with the length of a
+JSON header, the header with type, shape and offsets of each tensor, the data.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+SINGLE = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'
+# Their name of a type -> that of numpy.
+TYPES = {'BF16': 'bfloat16', 'F16': 'float16', 'F32': 'float32'}
+
+
+class Stored(NamedTuple):
+  """A tensor in a file; dtype in the words of the format."""
+
+  path: pathlib.Path
+  shape: tuple[int, ...]
+  dtype: str
+
+
+class Planned(NamedTuple):
+  """A tensor to write; dtype in the words of the format."""
+
+  name: str
+  shape: tuple[int, ...]
+  dtype: str
+  num_bytes: int
+
+
+def find(folder: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
+  """Returns the tensors of a checkpoint by name; reads headers only.
+
+  Args:
+    folder: holds `model.safetensors`, or several files and their index.
+    problems: to which all that is wrong with the files is added.
+  """
+  has_single = (folder / SINGLE).is_file()
+  has_index = (folder / INDEX).is_file()
+  if has_single == has_index:
+    problems.append(
+      f'there must be either {SINGLE} or {INDEX}, not '
+      + ('both' if has_single else 'neither')
+    )
+    return {}
+  if has_single:
+    return _read_header(folder / SINGLE, problems)
+  try:
+    index = json.loads((folder / INDEX).read_text(encoding='utf-8'))
+    weight_map = dict(index['weight_map'])
+  except (ValueError, KeyError, TypeError) as error:
+    problems.append(f'{INDEX} cannot be read: {error!r}')
+    return {}
+  found = {}
+  for file in sorted(set(weight_map.values())):
+    named = {name for name, where in weight_map.items() if where == file}
+    if not (folder / file).is_file():
+      problems.append(
+        f'{file} is missing; the index says that it holds {len(named)} tensors'
+      )
+      # So that each of them is not reported again.
+      found |= {name: Stored(folder / file, (), '') for name in named}
+      continue
+    count = len(problems)
+    header = _read_header(folder / file, problems)
+    if len(problems) > count:
+      header = {name: Stored(folder / file, (), '') for name in named}
+    for name in sorted(named ^ set(header)):
+      where = ('index', file) if name in named else (file, 'index')
+      problems.append(f'{name} is in {where[0]} but not in {where[1]}')
+    found |= header
+  return found
+
+
+def is_unreadable(stored: Stored) -> bool:
+  """Returns whether `find` could not read the file of a tensor."""
+  return not stored.dtype
+
+
+def read(stored: Stored, name: str, ranges: tuple[slice, ...]) -> np.ndarray:
+  """Returns a range of a tensor, in the type of the file.
+
+  The file is opened anew, so that the pages it was mapped to are let go.
+  """
+  with _safetensors().safe_open(stored.path, framework='numpy') as file:
+    return file.get_slice(name)[ranges]
+
+
+def split(
+  tensors: Sequence[Planned], max_file_bytes: int
+) -> dict[str, list[Planned]]:
+  """Returns which tensors go to which file, in order.
+
+  Raises:
+    ValueError: a file with a single tensor would exceed `max_file_bytes`.
+  """
+  groups: list[list[Planned]] = []
+  for tensor in tensors:
+    alone = _num_bytes([tensor])
+    if alone > max_file_bytes:
+      raise ValueError(
+        f'max_file_bytes={max_file_bytes} must be at least {alone}, for '
+        f'{tensor.name}.'
+      )
+    if groups and _num_bytes([*groups[-1], tensor]) <= max_file_bytes:
+      groups[-1].append(tensor)
+    else:
+      groups.append([tensor])
+  if len(groups) == 1:
+    return {SINGLE: groups[0]}
+  return {
+    f'model-{i:05d}-of-{len(groups):05d}.safetensors': group
+    for i, group in enumerate(groups, 1)
+  }
+
+
+def write(
+  path: pathlib.Path,
+  tensors: Sequence[Planned],
+  fetch: Callable[[str], np.ndarray],
+) -> None:
+  """Writes a file; `fetch` is asked for one tensor after the other, by name."""
+  with open(path, 'xb') as file:
+    file.write(_header(tensors))
+    for tensor in tensors:
+      array = np.ascontiguousarray(fetch(tensor.name))
+      if array.shape != tensor.shape or array.nbytes != tensor.num_bytes:
+        raise AssertionError(f'{tensor} was fetched as {array.shape}')
+      # Numpy has no buffer of the type bfloat16.
+      file.write(array.reshape(-1).view(np.uint8).data)
+      del array  # Before the next one is fetched.
+    _sync(file)
+
+
+def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+  """Writes a mapping as a new file."""
+  with open(path, 'x', encoding='utf-8') as file:
+    file.write(json.dumps(content, indent=2) + '\n')
+    _sync(file)
+
+
+def write_index(
+  folder: pathlib.Path, files: Mapping[str, Sequence[Planned]]
+) -> None:
+  """Writes which tensor is in which file."""
+  total = sum(t.num_bytes for tensors in files.values() for t in tensors)
+  weight_map = {t.name: file for file, ts in files.items() for t in ts}
+  write_json(
+    folder / INDEX,
+    {'metadata': {'total_size': total}, 'weight_map': weight_map},
+  )
+
+
+def _sync(file: Any) -> None:
+  file.flush()
+  os.fsync(file.fileno())
+
+
+def _header(tensors: Sequence[Planned]) -> bytes:
+  # transformers refuses a file that does not say which framework wrote it.
+  entries: dict[str, Any] = {'__metadata__': {'format': 'pt'}}
+  offset = 0
+  for name, shape, dtype, num_bytes in tensors:
+    entries[name] = {
+      'dtype': dtype,
+      'shape': shape,
+      'data_offsets': [offset, offset + num_bytes],
+    }
+    offset += num_bytes
+  text = json.dumps(entries, separators=(',', ':')).encode()
+  text += b' ' * (-len(text) % 8)  # The data starts at a multiple of eight.
+  return len(text).to_bytes(8, 'little') + text
+
+
+def _num_bytes(tensors: Sequence[Planned]) -> int:
+  return len(_header(tensors)) + sum(tensor.num_bytes for tensor in tensors)
+
+
+def _read_header(path: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
+  safetensors = _safetensors()
+  try:
+    with safetensors.safe_open(path, framework='numpy') as file:
+      # The length of the file is checked against the header here.
+      slices = {name: file.get_slice(name) for name in file.keys()}
+      return {
+        name: Stored(path, tuple(part.get_shape()), part.get_dtype())
+        for name, part in slices.items()
+      }
+  except (OSError, safetensors.SafetensorError) as error:
+    problems.append(f'{path.name} cannot be read: {error}')
+    return {}
+
+
+def _safetensors():
+  try:
+    import safetensors
+  except ImportError as error:
+    raise ImportError(
+      "safetensors is not installed: pip install -e '.[hf]'"
+    ) from error
+  return safetensors
