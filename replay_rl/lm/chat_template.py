@@ -1,0 +1,132 @@
+"""Chat templates: the Jinja text in a model's files that lays messages out.
+
+Renders as `apply_chat_template` of transformers does, but never reads the
+clock. Templates are code from elsewhere, so they run in Jinja's sandbox.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+try:
+  import jinja2
+  import jinja2.ext
+  from jinja2 import nodes
+  from jinja2 import parser as parser_lib
+  from jinja2 import sandbox
+except ImportError as error:
+  raise ImportError("Chat templates need: pip install -e '.[math]'") from error
+
+
+def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
+  """Returns the chat template of a model folder; None if there is none.
+
+  `chat_template.jinja` goes before the one in the tokenizer's configuration; of
+  several named ones there, it is that named 'default'.
+
+  Args:
+    folder: the model's files.
+    config: what `tokenizer_config.json` says.
+
+  Raises:
+    ValueError: if there are several, but none is named 'default'.
+  """
+  path = folder / 'chat_template.jinja'
+  if path.is_file():
+    return path.read_text(encoding='utf-8')
+  template = config.get('chat_template')
+  if template is None or isinstance(template, str):
+    return template
+  by_name = {entry['name']: entry['template'] for entry in template}
+  if 'default' not in by_name:
+    raise ValueError(
+      f'{folder}: chat_template in tokenizer_config.json has '
+      f"{sorted(by_name)}, but none is named 'default'."
+    )
+  return by_name['default']
+
+
+def render(
+  template: str,
+  messages: Sequence[Mapping[str, Any]],
+  *,
+  add_generation_prompt: bool,
+  variables: Mapping[str, Any],
+) -> str:
+  """Returns messages as one text.
+
+  Args:
+    template: Jinja text.
+    messages: each with 'role' and 'content'.
+    add_generation_prompt: end with what comes before an answer.
+    variables: further ones that the template reads. One that asks for today's
+      date needs `strftime_now`, such as `datetime.date(2026, 1, 31).strftime`,
+      or what else it names (Llama 3: `date_string`).
+
+  Raises:
+    ValueError: if the template is broken, refuses the messages, or asks for
+      today's date.
+  """
+  try:
+    return _compile(template).render(
+      messages=messages,
+      add_generation_prompt=add_generation_prompt,
+      **{'tools': None, 'documents': None, **variables},
+    )
+  except jinja2.TemplateError as error:
+    raise ValueError(f'chat template: {error}') from error
+
+
+class _GenerationTag(jinja2.ext.Extension):
+  # Some templates mark the parts that an assistant wrote. It prints as is.
+  tags = {'generation'}
+
+  def parse(self, parser: parser_lib.Parser) -> nodes.Node:
+    line = next(parser.stream).lineno
+    body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
+    return nodes.Scope(body).set_lineno(line)
+
+
+@functools.lru_cache
+def _compile(template: str) -> jinja2.Template:
+  environment = sandbox.ImmutableSandboxedEnvironment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=[_GenerationTag, jinja2.ext.loopcontrols],
+  )
+  environment.filters['tojson'] = _to_json
+  environment.globals['raise_exception'] = _raise_exception
+  environment.globals['strftime_now'] = _strftime_now
+  return environment.from_string(template)
+
+
+def _to_json(
+  value: Any,
+  ensure_ascii: bool = False,
+  indent: int | None = None,
+  separators: tuple[str, str] | None = None,
+  sort_keys: bool = False,
+) -> str:
+  # Jinja's own escapes HTML. The names and defaults are those of transformers,
+  # which templates rely on.
+  return json.dumps(
+    value,
+    ensure_ascii=ensure_ascii,
+    indent=indent,
+    separators=separators,
+    sort_keys=sort_keys,
+  )
+
+
+def _raise_exception(message: str) -> None:
+  raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+  raise jinja2.TemplateError(
+    f'asks for today as {pattern!r}, but a run must not depend on the clock; '
+    'pass `strftime_now`, such as datetime.date(2026, 1, 31).strftime.'
+  )

@@ -1,0 +1,286 @@
+import datetime
+import gzip
+import json
+import pathlib
+import unicodedata
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.lm import chat_template
+from replay_rl.lm import tokenizer
+from tests import shared_data
+from tests import tiny_tokenizer
+
+TEXT = 'Tom has 12 apples — \u00e9, 日本語, 😀\n\n\\boxed{6}  '
+ROUTES = ('tokenizer.json', 'vocab.json')
+
+
+class TokenizerTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    tiny_tokenizer.write(self.folder)
+
+  def load(self, route='tokenizer.json'):
+    if route == 'vocab.json':
+      (self.folder / 'tokenizer.json').unlink()
+    return tokenizer.load(self.folder)
+
+  def change(self, name, **changes):
+    tiny_tokenizer.change_json(self.folder / name, **changes)
+
+  @parameterized.parameters(*ROUTES)
+  def test_text_comes_back(self, route):
+    loaded = self.load(route)
+    ids = loaded.encode(TEXT)
+    self.assertEqual(loaded.decode(ids, skip_special=False), TEXT)
+    self.assertLess(max(ids), loaded.vocab_size)
+    self.assertEqual(loaded.encode(''), [])
+    self.assertEqual(loaded.decode([], skip_special=False), '')
+
+  def test_both_routes_give_the_same_tokens(self):
+    from_json = self.load()
+    rebuilt = self.load('vocab.json')
+    for text in [TEXT, "it's 1234 ... \r\n  x<think>y<|stop|>", 'e\u0301']:
+      self.assertEqual(from_json.encode(text), rebuilt.encode(text))
+    self.assertEqual(from_json.vocab_size, rebuilt.vocab_size)
+
+  @parameterized.parameters(*ROUTES)
+  def test_special_tokens_in_a_text_are_one_token_and_none_is_added(
+    self, route
+  ):
+    loaded = self.load(route)
+    ids = loaded.encode('<|start|><think><|stop|>')
+    t = tiny_tokenizer
+    self.assertEqual(ids, [t.START, t.THINK_ID, t.STOP])
+    self.assertEqual(loaded.decode(ids, skip_special=True), '<think>')
+    self.assertEqual(
+      loaded.decode(ids, skip_special=False), '<|start|><think><|stop|>'
+    )
+
+  @parameterized.parameters(*ROUTES)
+  def test_each_digit_is_a_token_and_composed_letters_are_one(self, route):
+    loaded = self.load(route)
+    self.assertLen(loaded.encode('1234'), 4)
+    self.assertEqual(loaded.encode('e\u0301'), loaded.encode('\u00e9'))
+
+  def test_ids_without_text_become_a_replacement_character(self):
+    loaded = self.load()
+    four = loaded.encode('4')
+    two = loaded.encode('2')
+    beyond = tiny_tokenizer.VOCAB_SIZE
+    ids = np.array([*four, beyond, *two, -1, beyond + 7], np.int32)
+    self.assertEqual(
+      loaded.decode(ids, skip_special=True),
+      '4' + tokenizer.NO_TEXT + '2' + 2 * tokenizer.NO_TEXT,
+    )
+
+  def test_end_and_padding_come_from_the_files(self):
+    t = tiny_tokenizer
+    loaded = self.load()
+    self.assertEqual(loaded.vocab_size, t.VOCAB_SIZE)
+    self.assertEqual(loaded.eos_ids, (t.STOP, t.END))
+    self.assertEqual(loaded.pad_id, t.END)
+    self.change('generation_config.json', eos_token_id=t.START)
+    self.assertEqual(self.load().eos_ids, (t.START,))
+    (self.folder / 'generation_config.json').unlink()
+    self.change('tokenizer_config.json', pad_token=None)
+    loaded = self.load()
+    self.assertEqual(loaded.eos_ids, (t.STOP,))
+    self.assertEqual(loaded.pad_id, t.STOP)
+
+  @parameterized.parameters(
+    (['tokenizer.json', 'merges.txt'], r'neither tokenizer\.json nor merges'),
+    (ROUTES, r'nor vocab\.json\. Get .* hf download MODEL --local-dir'),
+    (
+      ['tokenizer_config.json', 'generation_config.json'],
+      'eos_token_id.*eos_token.*hf download',
+    ),
+  )
+  def test_missing_files_are_named_with_how_to_get_them(self, names, message):
+    for name in names:
+      (self.folder / name).unlink()
+    with self.assertRaisesRegex(ValueError, message):
+      tokenizer.load(self.folder)
+
+  @parameterized.parameters(
+    ('tokenizer.json', r'tokenizer\.json: not a tokenizer'),
+    ('tokenizer_config.json', r'tokenizer_config\.json: not JSON'),
+  )
+  def test_a_broken_file_is_named(self, name, message):
+    (self.folder / name).write_text('{')
+    with self.assertRaisesRegex(ValueError, message):
+      tokenizer.load(self.folder)
+
+  def test_other_broken_files_are_named(self):
+    (self.folder / 'generation_config.json').write_text('[1]')
+    with self.assertRaisesRegex(ValueError, 'not a JSON object'):
+      self.load()
+    (self.folder / 'generation_config.json').unlink()
+    (self.folder / 'vocab.json').write_text('{')
+    with self.assertRaisesRegex(ValueError, 'vocab.json or merges.txt cannot'):
+      self.load('vocab.json')
+
+  @parameterized.parameters(
+    ('generation_config.json', {'eos_token_id': [298, 999]}, 'one or more ids'),
+    ('generation_config.json', {'eos_token_id': []}, 'one or more ids'),
+    ('tokenizer_config.json', {'pad_token': '<no>'}, "pad_token = '<no>'"),
+    (
+      'tokenizer_config.json',
+      {'added_tokens_decoder': {'297': {'content': '<think>'}}},
+      "'<think>' has the id 299 in the vocabulary, but 297",
+    ),
+  )
+  def test_files_that_do_not_agree_are_refused(self, name, change, message):
+    self.change(name, **change)
+    with self.assertRaisesRegex(ValueError, message):
+      self.load()
+
+  def test_only_qwen_is_built_from_vocab_and_merges(self):
+    self.change('tokenizer_config.json', tokenizer_class='GPT2Tokenizer')
+    with self.assertRaisesRegex(ValueError, "'GPT2Tokenizer', but only Qwen2"):
+      self.load('vocab.json')
+
+  def test_messages_become_a_text(self):
+    loaded = self.load()
+    messages = [
+      {'role': 'system', 'content': 'Be brief.'},
+      {'role': 'user', 'content': '<1 & 2>'},
+    ]
+    middle = (
+      '<|start|>system\nBe brief.<|stop|>\n<|start|>user\n<1 & 2><|stop|>\n'
+    )
+    self.assertEqual(
+      loaded.chat(messages, add_generation_prompt=False, think=True), middle
+    )
+    self.assertEqual(
+      loaded.chat(messages, add_generation_prompt=True),
+      middle + '<|start|>assistant\n<think>',
+    )
+    self.assertEqual(
+      loaded.chat(
+        messages, add_generation_prompt=False, facts={'é': '<'}, eos_token='!'
+      ),
+      middle.replace('<|stop|>', '!') + '{"é": "<"}\n',
+    )
+
+  def test_a_template_can_refuse_messages(self):
+    with self.assertRaisesRegex(ValueError, 'chat template: no tools, please'):
+      self.load().chat(
+        [{'role': 'tool', 'content': 'please'}], add_generation_prompt=True
+      )
+
+  def test_a_tokenizer_without_a_template_says_so(self):
+    self.change('tokenizer_config.json', chat_template=None)
+    with self.assertRaisesRegex(ValueError, 'no chat template'):
+      self.load().chat([], add_generation_prompt=True)
+
+  def test_a_template_of_its_own_file_goes_first(self):
+    (self.folder / 'chat_template.jinja').write_text('é{{ messages|length }}')
+    self.assertEqual(self.load().chat([], add_generation_prompt=True), 'é0')
+
+  def test_of_several_templates_the_default_is_taken(self):
+    named = [
+      {'name': 'tool_use', 'template': 'a'},
+      {'name': 'default', 'template': 'b'},
+    ]
+    self.change('tokenizer_config.json', chat_template=named)
+    self.assertEqual(self.load().chat([], add_generation_prompt=True), 'b')
+    self.change('tokenizer_config.json', chat_template=named[:1])
+    with self.assertRaisesRegex(ValueError, r"\['tool_use'\], but none"):
+      self.load()
+
+
+class ChatTemplateTest(parameterized.TestCase):
+  def render(self, template, **variables):
+    return chat_template.render(
+      template, [], add_generation_prompt=False, variables=variables
+    )
+
+  def test_the_clock_is_never_read(self):
+    template = "{{ strftime_now('%d %b %Y') }}"
+    with self.assertRaisesRegex(ValueError, 'must not depend on the clock'):
+      self.render(template)
+    now = datetime.date(2026, 1, 31).strftime
+    self.assertEqual(self.render(template, strftime_now=now), '31 Jan 2026')
+
+  def test_loops_can_break_and_generation_is_printed(self):
+    template = (
+      '{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}'
+      '{% generation %}a{{ i }}{% endgeneration %}{% endfor %}'
+    )
+    self.assertEqual(self.render(template), 'a1')
+
+  def test_tools_and_documents_are_none_unless_given(self):
+    template = '{{ tools is none and documents is none }}{{ tools }}'
+    self.assertEqual(self.render(template), 'TrueNone')
+    self.assertEqual(self.render(template, tools=[1]), 'False[1]')
+
+  def test_blocks_leave_no_blank_space(self):
+    self.assertEqual(
+      self.render('a\n  {% if true %}\nb\n  {% endif %}'), 'a\nb\n'
+    )
+
+  def test_json_takes_the_options_of_transformers(self):
+    template = '{{ {"b": 1, "a": "é"} | tojson(sort_keys=true, indent=1) }}'
+    self.assertEqual(self.render(template), '{\n "a": "é",\n "b": 1\n}')
+
+  @parameterized.parameters(
+    '{% if %}', '{{ messages.append(1) }}', '{{ "".__class__.__mro__ }}'
+  )
+  def test_broken_and_unsafe_templates_are_refused(self, template):
+    with self.assertRaisesRegex(ValueError, 'chat template: '):
+      self.render(template)
+
+
+@absltest.skipIf(shared_data.folder() is None, shared_data.ABSENT)
+class RealTokenizerTest(parameterized.TestCase):
+  def unpack(self, name, files):
+    target = pathlib.Path(self.create_tempdir().full_path)
+    source = shared_data.folder() / 'tokenizers' / name
+    for packed, unpacked in files.items():
+      content = (source / packed).read_bytes()
+      if packed.endswith('.gz'):
+        content = gzip.decompress(content)
+      (target / unpacked).write_bytes(content)
+    return target
+
+  @parameterized.parameters(
+    {'files': {'tokenizer.rebuilt.json.gz': 'tokenizer.json'}},
+    {'files': {'vocab.json.gz': 'vocab.json', 'merges.txt.gz': 'merges.txt'}},
+  )
+  def test_qwen3_gives_the_golden_tokens(self, files):
+    configs = ('tokenizer_config.json', 'generation_config.json')
+    loaded = tokenizer.load(
+      self.unpack('qwen3', {**files, **{name: name for name in configs}})
+    )
+    self.assertEqual(loaded.vocab_size, 151_669)
+    self.assertEqual((loaded.eos_ids, loaded.pad_id), ((151_643,), 151_643))
+    path = shared_data.folder() / 'tokenizers/qwen3/golden_vectors.jsonl'
+    lines = path.read_text(encoding='utf-8').strip().split('\n')
+    rows = [json.loads(line) for line in lines]
+    self.assertLen(rows, 72)
+    for row in rows:
+      self.assertEqual(loaded.encode(row['text']), row['ids'])
+      self.assertEqual(
+        loaded.decode(row['ids'], skip_special=False),
+        unicodedata.normalize('NFC', row['text']),
+      )
+
+  def test_olmo_loads_and_text_comes_back(self):
+    folder = self.unpack(
+      'olmo_gpt_neox', {'tokenizer.json.gz': 'tokenizer.json'}
+    )
+    tiny_tokenizer.write_json(
+      folder / 'tokenizer_config.json', {'eos_token': '<|endoftext|>'}
+    )
+    loaded = tokenizer.load(folder)
+    self.assertEqual((loaded.vocab_size, loaded.eos_ids), (50_280, (50_279,)))
+    ids = loaded.encode(TEXT)
+    self.assertEqual(loaded.decode(ids, skip_special=False), TEXT)
+
+
+if __name__ == '__main__':
+  absltest.main()
