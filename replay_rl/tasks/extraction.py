@@ -1,0 +1,84 @@
+r"""Finds the answer of a response: text in, text out, in linear time.
+
+The text is whatever a language model wrote, so nothing here may take long or
+fail, whatever it holds: every pattern below moves forward only (possessive
+quantifiers), and braces are matched in one pass.
+"""
+
+import re
+
+BOXED = 'boxed'
+HASHED = 'hashed'
+NUMBER = 'number'
+
+# A backslash takes the next character with it, so that `\{` is no brace.
+_TOKEN = re.compile(r'\\(?:boxed|fbox)(?![a-zA-Z])\s*+|\\.|[{}]', re.DOTALL)
+# Without braces TeX would box one character; people mean the number.
+_UNBRACED = re.compile(r'[-+]?[0-9]++(?:[.,/][0-9]++)*+')
+
+_DIGITS = (
+  r'(?:[0-9]{1,3}+(?:,[0-9]{3})++(?![0-9])(?:\.[0-9]++)?+'
+  r'|[0-9]++(?:\.[0-9]++)?+|\.[0-9]++)'
+)
+_NUMBER = re.compile(
+  # A minus after an operand is an operator; digits after a letter are a name.
+  r'(?:(?<![0-9a-zA-Z)\]}])[-+\u2212])?+(?:'
+  r'\\[dt]?frac\{[-+\u2212]?[0-9]++\}\{[0-9]++\}'
+  rf'|(?<![0-9a-zA-Z_]){_DIGITS}(?:[eE][-+]?[0-9]++|/[0-9]++)?+'
+  r')(?:[ ]?\\?%)?+'
+)
+
+
+def extract(response: str) -> tuple[str, str] | None:
+  r"""Returns the answer of a response and how it was marked.
+
+  The first of these that the response holds:
+
+  * `'boxed'`: the content of the last complete `\boxed{...}` or `\fbox{...}`
+    that is not empty. Complete means that its braces are balanced; last means
+    opened last, so of nested boxes the inner one. `\boxed 5` counts, for
+    numbers only.
+  * `'hashed'`: what follows the last `####` on its line, if anything does.
+  * `'number'`: the last number: an integer or decimal with an optional sign,
+    thousands separators, an exponent, a denominator (`3/4`, `\frac{3}{4}`) or a
+    percent sign. Digits are 0 to 9; those of other scripts are text.
+
+  Args:
+    response: any text, of any length.
+
+  Returns:
+    (answer, kind) with a non-empty answer without surrounding white space;
+    None if the response holds no answer.
+  """
+  if (answer := _last_box(response)) is not None:
+    return answer, BOXED
+  _, mark, tail = response.rpartition('####')
+  if mark and (answer := tail.partition('\n')[0].strip()):
+    return answer, HASHED
+  answer = None
+  for match in _NUMBER.finditer(response):
+    answer = match[0]
+  return None if answer is None else (answer, NUMBER)
+
+
+def _last_box(text: str) -> str | None:
+  last, start_of_last = None, -1
+  open_braces = []  # Where each box's content starts; -1 for other braces.
+  position = text.find('\\')
+  while position >= 0 and (token := _TOKEN.search(text, position)):
+    position = token.end()
+    if token[0] == '{':
+      open_braces.append(-1)
+    elif token[0] == '}':
+      start = open_braces.pop() if open_braces else -1
+      # Only a later box is sliced; those never overlap, so this stays linear.
+      if start > start_of_last:
+        if content := text[start : token.start()].strip():
+          last, start_of_last = content, start
+    elif len(token[0]) > 2:
+      if text.startswith('{', position):
+        position += 1
+        open_braces.append(position)
+      elif number := _UNBRACED.match(text, position):
+        last, start_of_last = number[0], position
+  return last

@@ -1,0 +1,104 @@
+"""A process that judges answers for `verifier_pool`.
+
+Run as `python -P -c 'import ...; main()' FD` with a pipe at that descriptor.
+Imports nothing heavy; what the verify function imports, it imports here.
+"""
+
+import logging
+import pickle
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import NamedTuple
+
+# Messages to the pool are short plain text, never pickles: what a worker has
+# parsed is not to be trusted. Either READY, or FAILED and why, or the status of
+# one answer, and LAST if the worker now exits.
+READY = 'ready'
+FAILED = 'failed: '
+LAST = ' (last)'
+# Statuses of one answer.
+CORRECT = 'correct'
+WRONG = 'wrong'
+UNREADABLE = 'unreadable'
+CRASHED = 'crashed'
+TIMEOUT = 'timeout'  # Said by the pool; a worker that takes too long is dead.
+
+
+class UnreadableError(ValueError):
+  """Raised by a verify function for an answer that it cannot parse."""
+
+
+class Settings(NamedTuple):
+  """The first message to a worker.
+
+  verify_fn: pickled `(answer, reference) -> bool`.
+  warm_up: a pair to judge before the first, so that no answer pays for imports.
+  answer_timeout: seconds of processor time for an answer.
+  memory_limit: bytes of address space.
+  """
+
+  verify_fn: bytes
+  warm_up: tuple[str, str]
+  answer_timeout: float
+  memory_limit: int
+
+
+def main() -> None:
+  """Judges until the pipe is closed, which it is when the parent dies."""
+  # Ctrl-C reaches every process of a terminal; the parent decides.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # Kills the process, also while it runs C code, when its time is up.
+  signal.signal(signal.SIGPROF, signal.SIG_DFL)
+  logging.disable(logging.CRITICAL)
+  pipe = connection.Connection(int(sys.argv[1]))
+  try:
+    _serve(pipe)
+  except (EOFError, ConnectionError):
+    pass
+
+
+def _serve(pipe: connection.Connection) -> None:
+  settings = Settings(*pipe.recv())
+  limit = settings.memory_limit
+  try:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    verify_fn = pickle.loads(settings.verify_fn)
+    verify_fn(*settings.warm_up)
+    if _is_half_used(limit):
+      raise MemoryError('half of memory_limit is in use before any answer')
+  except Exception as error:
+    pipe.send_bytes(f'{FAILED}{type(error).__name__}: {error}'.encode())
+    return
+  pipe.send_bytes(READY.encode())
+  while True:
+    for answer, reference in pipe.recv():
+      signal.setitimer(signal.ITIMER_PROF, settings.answer_timeout)
+      status = _judge(verify_fn, answer, reference)
+      signal.setitimer(signal.ITIMER_PROF, 0)
+      # Else what earlier answers left in memory could fail a later one.
+      is_last = _is_half_used(limit)
+      pipe.send_bytes((status + LAST * is_last).encode())
+      if is_last:
+        return
+
+
+def _judge(
+  verify_fn: Callable[[str, str], bool], answer: str, reference: str
+) -> str:
+  try:
+    return CORRECT if verify_fn(answer, reference) else WRONG
+  except UnreadableError:
+    return UNREADABLE
+  except MemoryError:
+    raise  # What is left of the process cannot be trusted.
+  except Exception:
+    return CRASHED
+
+
+def _is_half_used(limit: int) -> bool:
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak * (1 if sys.platform == 'darwin' else 1024) > limit / 2
