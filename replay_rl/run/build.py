@@ -74,7 +74,11 @@ def parts(
     greedy_fn=functools.partial(whole, temperature=0.0),
     unbiased_fn=functools.partial(whole, temperature=1.0),
     logprobs_fn=functools.partial(
-      model.token_logprobs, graphdef, temperature=config.sampler.temperature
+      model.token_logprobs,
+      graphdef,
+      temperature=config.sampler.temperature,
+      chunk_size=config.optimizer.logits_chunk,
+      remat=config.optimizer.remat,
     ),
     optimizer=_optimizer(config.optimizer, warmed_up(config.optimizer)),
     advantage_fn=calls.choose(

@@ -112,6 +112,8 @@ class Optimizer:
   weight_decay: float
   max_grad_norm: float  # Global norm the gradient is scaled down to.
   num_microbatches: int  # Splits an update's rows; the gradient is the same.
+  logits_chunk: int | None  # Tokens whose logits exist at once; None: all.
+  remat: bool  # Compute activations again in the backward pass, to save memory.
 
 
 @dataclasses.dataclass
