@@ -44,6 +44,7 @@ class Text:
   tokenizer: str  # Folder with tokenizer.json, or vocab.json and merges.txt.
   template: str  # Of a prompt; {problem} stands for the problem.
   use_chat_template: bool  # Make the prompt a user's message.
+  system_message: str | None  # Before it; None: none, or the template's own.
   max_prompt_tokens: int  # Prompts are padded to it.
   drop_long_prompts: bool  # Leave out longer prompts; else they are refused.
   max_new_tokens: int  # Of a response, end-of-sequence included.
