@@ -8,6 +8,7 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.tasks import builders
 from replay_rl.tasks import extraction
 from replay_rl.tasks import problems as problems_lib
 from replay_rl.tasks import prompt_stream
@@ -73,8 +74,8 @@ def make(
     drop_long_prompts=drop_long_prompts,
     chat=prompt_stream.Chat(system_message, {}) if use_chat_template else None,
   )
-  learned = problems_lib.load(problems)
-  evaluated = problems_lib.load(evaluation_problems) if evaluation_problems else []
+  learned = builders.load(problems)
+  evaluated = builders.load(evaluation_problems) if evaluation_problems else []
   # Rows of the problems to evaluate on come after those to learn from.
   both = [*learned, *evaluated]
   table = as_prompts(learned)
@@ -113,5 +114,94 @@ def make(
     decode_fn=functools.partial(words.decode, skip_special=False),
     statuses=tuple(_as_name(status) for status in verifiers.STATUSES),
     notes=tuple(notes),
-    close_fn=lambda: pool_fn().close() if pool_fn.cache_info().currsize else None,
+    close_fn=lambda: (
+      pool_fn().close() if pool_fn.cache_info().currsize else None
+    ),
   )
+
+
+def judge(
+  responses: np.ndarray,
+  lengths: np.ndarray,
+  is_finished: np.ndarray,
+  references: np.ndarray,
+  *,
+  tokenizer: tokenizer_lib.Tokenizer,
+  problems: Sequence[problems_lib.Problem],
+  reward_fn: ShapingFn,
+  pool_fn: PoolFn,
+) -> task.Judgement:
+  """Verifies responses and shapes their rewards.
+
+  Args:
+    responses: `[B, R]` int32, right-padded.
+    lengths: `[B]` int32, tokens of each response.
+    is_finished: `[B]` bool, whether it ended with end-of-sequence.
+    references: `[B]` int32, rows of `problems`.
+    tokenizer: of the model.
+    problems: hold the right answers.
+    reward_fn: see `rewards`.
+    pool_fn: returns the verifier.
+  """
+  texts = [
+    tokenizer.decode(row[:length], skip_special=True)
+    for row, length in zip(responses, lengths, strict=True)
+  ]
+  verdicts = pool_fn().judge(texts, [problems[i].answer for i in references])
+  is_correct = np.array([verdict.is_correct for verdict in verdicts])
+  is_formatted = np.array(
+    [verdict.kind == extraction.BOXED for verdict in verdicts]
+  )
+  shaped = reward_fn(
+    is_correct.astype(np.float32),
+    is_formatted.astype(np.float32),
+    lengths,
+    is_finished,
+  )
+  return task.Judgement(
+    rewards=np.asarray(shaped, np.float32),
+    is_correct=is_correct,
+    statuses=np.array([_as_name(verdict.status) for verdict in verdicts]),
+  )
+
+
+def _prompts(
+  table: prompt_stream.Table, seed: int, iteration: int, num_prompts: int
+) -> base.Prompts:
+  positions = prompt_stream.rows(
+    len(table.rows),
+    seed=seed,
+    iteration=iteration,
+    num_prompts=num_prompts,
+    process_index=0,
+    process_count=1,
+  )
+  return prompt_stream.take(table, positions)
+
+
+def _first_prompts(
+  table: prompt_stream.Table, num_prompts: int, *, first_row: int
+) -> base.Prompts:
+  if num_prompts > len(table.rows):
+    raise ValueError(
+      f'num_prompts = {num_prompts}: must be at most the {len(table.rows)} '
+      'problems to evaluate on'
+    )
+  # In an order of their own, since sets are often sorted.
+  prompts = _prompts(table, 0, 0, num_prompts)
+  return prompts._replace(references=prompts.references + np.int32(first_row))
+
+
+def _describe(
+  name: str,
+  problems: Sequence[problems_lib.Problem],
+  table: prompt_stream.Table,
+) -> str:
+  return (
+    f'{name}: {len(problems)} problems, of which {table.num_dropped} are left '
+    f'out for their length; the longest prompt has {table.longest} tokens'
+  )
+
+
+def _as_name(status: str) -> str:
+  return status.replace(' ', '_')
