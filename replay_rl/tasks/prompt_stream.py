@@ -33,7 +33,7 @@ BOXED_SYSTEM = (
 )
 PROBLEM = '{problem}'
 # For GSM8K, whose own answers end so:
-# https://github.com/verl-project/verl, examples/data_preprocess/gsm8k.py
+# https://github.com/volcengine/verl, examples/data_preprocess/gsm8k.py
 GSM8K = (
   "{problem} Let's think step by step and output the final answer after "
   '"####".'
