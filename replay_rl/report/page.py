@@ -13,14 +13,7 @@ from replay_rl.report import runs
 from replay_rl.report import table
 from replay_rl.report import words
 
-_PAGE = string.Template("""\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
+STYLE = """\
 :root { color-scheme: light dark; --line: #8886; --faint: #8882; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem;
   margin: 2rem auto; padding: 0 1rem; }
@@ -37,12 +30,22 @@ tbody th { font-weight: 600; }
 small { display: block; opacity: .7; font-size: .8rem; }
 figure { margin: 1.5rem 0 2.5rem; }
 figure img { width: 100%; background: #fff; border-radius: 4px; }
-figcaption { font-size: .9rem; max-width: 52rem; }
+figcaption { font-size: .9rem; max-width: 52rem; }"""
+
+_PAGE = string.Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+$style
 </style>
 </head>
 <body>
 <h1>$title</h1>
-<h2>What was run</h2>
+$link<h2>What was run</h2>
 $arms
 $differences
 <h2>What it took to reach a reward</h2>
@@ -59,7 +62,11 @@ $figures
 
 
 def make(
-  arms: list[runs.Run], results: table.Table, drawn: list[figures.Figure]
+  arms: list[runs.Run],
+  results: table.Table,
+  drawn: list[figures.Figure],
+  *,
+  samples: str | None = None,
 ) -> str:
   """Returns the page; the same input gives the same bytes.
 
@@ -67,10 +74,13 @@ def make(
     arms: the runs, in the order of the table.
     results: their table.
     drawn: their figures, embedded as base64.
+    samples: name of the page of samples beside this one; None without.
   """
   names = ', '.join(run.name for run in arms)
   return _PAGE.substitute(
     title=_text(f'Experience replay: {names}'),
+    style=STYLE,
+    link=_link(samples),
     arms=_arms(arms, results),
     differences=_differences(arms),
     results=_results(results),
@@ -135,6 +145,12 @@ def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
 
 def _is_surprising(milestone: table.Milestone, saving: table.Saving) -> bool:
   return (milestone.wall_clock == 'improved') != (saving.median > 0)
+
+
+def _link(samples: str | None) -> str:
+  if samples is None:
+    return ''
+  return f'<p><a href="{_text(samples)}">Browse replayed samples</a></p>\n'
 
 
 def _arms(arms: list[runs.Run], results: table.Table) -> str:

@@ -69,6 +69,7 @@ class ReportTest(parameterized.TestCase):
         thresholds=(0.5, 0.95),
         smooth=2,
         baseline=None,
+        max_samples=9,
       )
     names = sorted(path.name for path in (self.root / 'one').iterdir())
     self.assertEqual(
@@ -209,6 +210,7 @@ class ReportTest(parameterized.TestCase):
         thresholds=thresholds,
         smooth=2,
         baseline=None,
+        max_samples=9,
       )
     self.assertFalse((self.root / 'out').exists())
 
