@@ -18,7 +18,7 @@ STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-p { max-width: 46rem; }
+p, ul { max-width: 46rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem;
   font-variant-numeric: tabular-nums; }
@@ -263,7 +263,8 @@ def _saving(saving: table.Saving | None) -> str:
     return 'baseline'
   text = words.percent(saving.median)
   if saving.interval is not None:
-    text += f' [{", ".join(map(words.percent, saving.interval))}]'
+    low, high = map(words.percent, saving.interval)
+    text += f' [{low},\N{NO-BREAK SPACE}{high}]'
   if not saving.per_seed.size:
     return f'{text}<small>not paired</small>'
   return text + _small(map(words.percent, saving.per_seed))
@@ -307,7 +308,7 @@ def _cost(arms: list[runs.Run], results: table.Table) -> str:
       'do not compare.'
     )
   shares = [
-    f'{arm.name} {100 * np.median(arm.generation_flops):.0f} %'
+    f'{arm.name}: {100 * np.median(arm.generation_flops):.0f} %'
     for arm in results.arms
     if np.isfinite(np.median(arm.generation_flops))
   ]
@@ -372,7 +373,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _small(cells) -> str:
-  text = ' · '.join(cells)
+  text = '\N{NO-BREAK SPACE}· '.join(cells)
   return f'<small>{text}</small>' if text else ''
 
 

@@ -14,17 +14,17 @@ _COLUMNS = {
   'arm': ('arm', ''),
   'seed': ('seed', ''),
   'iteration': ('iteration', ''),
-  'learner_step': ('learner step', 'updates'),
   'reward': ('reward', ''),
   'advantage': ('advantage', ''),
   'age': ('age', 'learner steps'),
   'times_sampled': ('times sampled', 'uses so far'),
-  'policy_version': ('policy version', 'learner step'),
-  'group_id': ('group', ''),
-  'is_finished': ('finished', ''),
   'prompt': ('prompt', ''),
   'response': ('response', ''),
   'reference': ('reference', ''),
+  'is_finished': ('finished', ''),
+  'learner_step': ('learner step', 'updates'),
+  'policy_version': ('policy version', 'learner step'),
+  'group_id': ('group', ''),
 }
 _RANGES = (
   'iteration',
@@ -54,9 +54,10 @@ button, input, select { font: inherit; font-size: .9rem; }
 #filters { display: flex; flex-wrap: wrap; gap: .7rem 1.2rem;
   align-items: end; font-size: .9rem; }
 fieldset { border: 0; margin: 0; padding: 0; }
-label, legend { padding: 0; }
-#filters label { display: inline-block; }
+legend { padding: 0; }
 #filters select, #words { display: block; }
+#filters :is(button, input, select) { height: 1.9rem; box-sizing: border-box; }
+::placeholder { color: inherit; opacity: .7; }
 #filters input[type=number] { width: 5.5rem; }
 #words { width: 18rem; }
 nav { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: center;
@@ -68,7 +69,9 @@ th[aria-sort=ascending] button::after { content: " ▲"; }
 th[aria-sort=descending] button::after { content: " ▼"; }
 th small { font-weight: 400; }
 .number { text-align: right; }
-td.text { min-width: 9rem; }
+.arm { max-width: 12rem; min-width: 5rem; overflow-wrap: anywhere; }
+.prompt { min-width: 9rem; width: 25%; }
+.response { min-width: 14rem; width: 40%; }
 td.text div { display: -webkit-box; -webkit-box-orient: vertical;
   -webkit-line-clamp: 2; overflow: hidden; overflow-wrap: anywhere; }
 td.text div, pre { font: .85rem/1.45 ui-monospace, monospace; }
@@ -88,8 +91,8 @@ pre { margin: 0; padding: .5rem .7rem; background: var(--faint);
 <p>Rollouts as the learner read them from the replay buffer. Age is the learner
 step of the use less the policy version that sampled the response, in learner
 steps. Reward and advantage are those stored with the rollout. A framed sign,
-such as <span class="odd">␀</span> or <span class="odd">U+D83D</span>, stands
-for a character that cannot be shown.</p>
+such as <span class="odd">U+0000</span>, stands for a character that cannot be
+seen.</p>
 $notes
 <noscript><p>The samples are listed by JavaScript, which is off.</p></noscript>
 <form id="filters">

@@ -57,12 +57,10 @@ function select(samples, filters, order) {
 const ODD =
   /[\p{Cs}\p{Bidi_Control}\u200b\u2028\u2029\ufeff]|(?![\n\t])\p{Cc}/gu;
 
-/** Names an odd character: a control picture, else its code point. */
+/** Names an odd character by its code point, as fonts lack its picture. */
 function nameOf(character) {
-  const code = character.codePointAt(0);
-  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  if (code === 0x7f) return '\u2421';
-  return 'U+' + code.toString(16).toUpperCase().padStart(4, '0');
+  const code = character.codePointAt(0).toString(16).toUpperCase();
+  return `U+${code.padStart(4, '0')}`;
 }
 
 /** Splits a text into pieces {text, isOdd}; odd characters become names. */
@@ -115,7 +113,7 @@ function start() {
   const packed = JSON.parse(get('samples').textContent);
   const samples = unpack(packed);
   const form = get('filters');
-  const headers = [...document.querySelectorAll('th[data-name]')];
+  const headers = [...document.querySelectorAll('th')];
   const order = {name: null, isDescending: false};
   let found = samples;
   let first = 0;
@@ -137,9 +135,10 @@ function start() {
     const value = sample[name];
     if (TEXTS.includes(name)) {
       const text = value === null ? ['–'] : marked(preview(value, 160));
-      return element('td', {class: 'text'}, element('div', {}, ...text));
+      const lines = element('div', {}, ...text);
+      return element('td', {class: `text ${name}`}, lines);
     }
-    if (name === 'arm') return element('td', {}, value);
+    if (name === 'arm') return element('td', {class: 'arm'}, value);
     const side = typeof value === 'number' ? {class: 'number'} : {};
     return element('td', {...side, title: String(value)}, shown(value));
   }
