@@ -129,5 +129,4 @@ def _sample(place: str, record: dict[str, Any]) -> Sample:
       f"{place}: key 'age' must be learner_step - policy_version = {age}, is "
       f'{whole["age"]}.'
     )
-  checked = {key: record[key] for key in Sample._fields} | whole
-  return Sample(**checked)
+  return Sample(**{key: record[key] for key in Sample._fields} | whole)

@@ -111,7 +111,7 @@ $filters
 <small>Keys: n next page, p previous page, / search. A column's name sorts by
 it.</small>
 </nav>
-<div class="wide"><table>
+<div class="wide" role="region" aria-label="samples" tabindex="0"><table>
 <thead><tr><td></td>$header</tr></thead>
 <tbody id="rows"></tbody>
 </table></div>
