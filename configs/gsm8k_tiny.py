@@ -27,8 +27,10 @@ def get_config() -> config_lib.Config:
     cache_dir='~/.cache/replay_rl',
     task='problems()',
     text=config_lib.Text(
-      problems='data/gsm8k_train',
-      evaluation_problems='data/gsm8k_test',
+      problems='data/gsm8k/1.0.0',
+      split='train',
+      evaluation_problems='data/gsm8k/1.0.0',
+      evaluation_split='test',
       tokenizer='checkpoints/Qwen3-0.6B-Base',
       template='Question: {problem}\nAnswer:',
       use_chat_template=False,

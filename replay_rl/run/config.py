@@ -40,7 +40,9 @@ class Text:
   """Problems in text, and the verifier of their answers."""
 
   problems: str  # Folder that scripts/prepare_data.py made.
-  evaluation_problems: str | None  # Another one, to evaluate on.
+  split: str  # Of it, to learn from, such as 'train'.
+  evaluation_problems: str | None  # Folder to evaluate on; None: none.
+  evaluation_split: str | None  # Of that.
   tokenizer: str  # Folder with tokenizer.json, or vocab.json and merges.txt.
   template: str  # Of a prompt; {problem} stands for the problem.
   use_chat_template: bool  # Make the prompt a user's message.

@@ -25,7 +25,9 @@ PoolFn = Callable[[], verifiers.Pool]
 def make(
   *,
   problems: str,
+  split: str,
   evaluation_problems: str | None,
+  evaluation_split: str | None,
   tokenizer: str,
   template: str,
   use_chat_template: bool,
@@ -42,8 +44,10 @@ def make(
   """Returns the task of answering problems.
 
   Args:
-    problems: folder of prepared problems, to learn from.
-    evaluation_problems: another one, to evaluate on; None for none.
+    problems: folder of prepared problems.
+    split: of it, to learn from.
+    evaluation_problems: folder of problems to evaluate on; None for none.
+    evaluation_split: of that; None for none.
     tokenizer: folder of the model's tokenizer.
     template: see `prompt_stream.make`.
     use_chat_template: make the prompt a message of the user.
@@ -74,8 +78,15 @@ def make(
     drop_long_prompts=drop_long_prompts,
     chat=prompt_stream.Chat(system_message, {}) if use_chat_template else None,
   )
-  learned = builders.load(problems)
-  evaluated = builders.load(evaluation_problems) if evaluation_problems else []
+  if (evaluation_problems is None) != (evaluation_split is None):
+    raise ValueError(
+      f'evaluation_problems = {evaluation_problems!r} and evaluation_split = '
+      f'{evaluation_split!r}: must both be given, or both be None'
+    )
+  learned = builders.read(problems, split=split)
+  evaluated = []
+  if evaluation_problems is not None and evaluation_split is not None:
+    evaluated = builders.read(evaluation_problems, split=evaluation_split)
   # Rows of the problems to evaluate on come after those to learn from.
   both = [*learned, *evaluated]
   table = as_prompts(learned)
