@@ -12,8 +12,7 @@ const TEXTS = ['prompt', 'response', 'reference'];
 /** Returns one object per sample; equal texts are stored once in the page. */
 function unpack({columns, interned, rows, texts}) {
   const isInterned = columns.map((name) => interned.includes(name));
-  const value = (cell, i) =>
-    isInterned[i] && cell !== null ? texts[cell] : cell;
+  const value = (cell, i) => isInterned[i] ? texts[cell] : cell;
   return rows.map((row) => Object.fromEntries(
     row.map((cell, i) => [columns[i], value(cell, i)])));
 }
@@ -32,7 +31,7 @@ function matches(sample, {equal, ranges, words}) {
     const [low, high] = ranges[name];
     if (sample[name] < low || sample[name] > high) return false;
   }
-  return words === '' || TEXTS.some((name) =>
+  return TEXTS.some((name) =>
     sample[name] !== null && sample[name].toLowerCase().includes(words));
 }
 
