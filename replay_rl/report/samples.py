@@ -108,7 +108,9 @@ def read(folder: str, *, arm: str, max_samples: int) -> Samples:
 
 
 def _sample(place: str, record: dict[str, Any]) -> Sample:
-  whole = {key: runs.whole_number(place, record, key) for key in _WHOLE}
+  whole: dict[str, Any] = {
+    key: runs.whole_number(place, record, key) for key in _WHOLE
+  }
   for key in ('reward', 'advantage'):
     runs.check_number(place, record, key)
   for key, types, expected in (

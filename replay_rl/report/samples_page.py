@@ -203,7 +203,7 @@ def _pack(arms: Sequence[samples.Samples]) -> str:
   places = {}
 
   def cell(name, value):
-    if name not in _INTERNED or value is None:
+    if name not in _INTERNED:
       return value
     return places.setdefault(value, len(places))
 

@@ -1,7 +1,7 @@
 """The JavaScript of the page of samples: plain, without a library.
 
 The first half is functions of plain values, which the tests run outside a
-browser; the second half, `start`, builds the page from them.
+browser; the second half, from `element` on, builds the page from them.
 """
 
 SCRIPT = r"""
@@ -12,8 +12,7 @@ const TEXTS = ['prompt', 'response', 'reference'];
 /** Returns one object per sample; equal texts are stored once in the page. */
 function unpack({columns, interned, rows, texts}) {
   const isInterned = columns.map((name) => interned.includes(name));
-  const value = (cell, i) =>
-    isInterned[i] && cell !== null ? texts[cell] : cell;
+  const value = (cell, i) => isInterned[i] ? texts[cell] : cell;
   return rows.map((row) => Object.fromEntries(
     row.map((cell, i) => [columns[i], value(cell, i)])));
 }
@@ -32,7 +31,7 @@ function matches(sample, {equal, ranges, words}) {
     const [low, high] = ranges[name];
     if (sample[name] < low || sample[name] > high) return false;
   }
-  return words === '' || TEXTS.some((name) =>
+  return TEXTS.some((name) =>
     sample[name] !== null && sample[name].toLowerCase().includes(words));
 }
 
@@ -108,6 +107,42 @@ function readFilters(fields) {
   return filters;
 }
 
+// Texts go into the page as text nodes only, so that none is read as HTML.
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const name in attributes) made.setAttribute(name, attributes[name]);
+  made.append(...children);
+  return made;
+}
+
+function marked(text) {
+  return pieces(text).map((piece) =>
+    piece.isOdd ? element('span', {class: 'odd'}, piece.text) : piece.text);
+}
+
+function cell(sample, name) {
+  const value = sample[name];
+  if (TEXTS.includes(name)) {
+    const text = value === null ? ['–'] : marked(preview(value, 160));
+    const lines = element('div', {}, ...text);
+    return element('td', {class: `text ${name}`}, lines);
+  }
+  if (name === 'arm') return element('td', {class: 'arm'}, value);
+  const side = typeof value === 'number' ? {class: 'number'} : {};
+  return element('td', {...side, title: String(value)}, shown(value));
+}
+
+function block(sample, name) {
+  const value = sample[name];
+  const count = value === null ? 'none'
+    : `${Array.from(value).length.toLocaleString('en')} characters`;
+  const text = value === null ? [] : marked(value);
+  return [
+    element('h3', {}, `${name} `, element('small', {}, count)),
+    ...(value === null ? [] : [element('pre', {tabindex: '0'}, ...text)]),
+  ];
+}
+
 function start() {
   const get = (id) => document.getElementById(id);
   const packed = JSON.parse(get('samples').textContent);
@@ -117,42 +152,6 @@ function start() {
   const order = {name: null, isDescending: false};
   let found = samples;
   let first = 0;
-
-  // Texts go into the page as text nodes only, so that none is read as HTML.
-  function element(tag, attributes, ...children) {
-    const made = document.createElement(tag);
-    for (const name in attributes) made.setAttribute(name, attributes[name]);
-    made.append(...children);
-    return made;
-  }
-
-  function marked(text) {
-    return pieces(text).map((piece) =>
-      piece.isOdd ? element('span', {class: 'odd'}, piece.text) : piece.text);
-  }
-
-  function cell(sample, name) {
-    const value = sample[name];
-    if (TEXTS.includes(name)) {
-      const text = value === null ? ['–'] : marked(preview(value, 160));
-      const lines = element('div', {}, ...text);
-      return element('td', {class: `text ${name}`}, lines);
-    }
-    if (name === 'arm') return element('td', {class: 'arm'}, value);
-    const side = typeof value === 'number' ? {class: 'number'} : {};
-    return element('td', {...side, title: String(value)}, shown(value));
-  }
-
-  function block(sample, name) {
-    const value = sample[name];
-    const count = value === null ? 'none'
-      : `${Array.from(value).length.toLocaleString('en')} characters`;
-    const text = value === null ? [] : marked(value);
-    return [
-      element('h3', {}, `${name} `, element('small', {}, count)),
-      ...(value === null ? [] : [element('pre', {tabindex: '0'}, ...text)]),
-    ];
-  }
 
   // The full texts are put into the page only when they are asked for.
   function rowsOf(sample, number) {

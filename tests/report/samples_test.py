@@ -176,8 +176,8 @@ class PageTest(parameterized.TestCase):
     self.assertEqual(re.findall('href="(.*?)"', text), ['index.html'])
 
   def test_equal_texts_are_stored_once(self):
-    text = self.page(line(), line(response='4'))
-    self.assertEqual(self.packed(text)['texts'], ['a', '1+2=', '3', '4'])
+    text = self.page(line(), line(response='4', reference=None))
+    self.assertEqual(self.packed(text)['texts'], ['a', '1+2=', '3', '4', None])
 
   def test_what_is_left_out_is_said(self):
     text = self.page(line(), arm='<x>', num_left_out=1233)
@@ -262,6 +262,8 @@ class ScriptTest(parameterized.TestCase):
       ],
     )
     self.assertEqual(node("pieces('')"), [])
+    unseen = '\u200b\u2028\u2029\ufeff\x7f\x9f'
+    self.assertTrue(node('pieces(text).every(({isOdd}) => isOdd)', text=unseen))
 
   @parameterized.parameters(
     ('a\nb', 'a↵b'),
