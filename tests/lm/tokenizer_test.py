@@ -2,7 +2,10 @@ import datetime
 import gzip
 import json
 import pathlib
+import runpy
+import sys
 import unicodedata
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -194,6 +197,14 @@ class TokenizerTest(parameterized.TestCase):
 
 
 class ChatTemplateTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (tokenizer, 'tokenizers'), (chat_template, 'jinja2')
+  )
+  def test_a_missing_package_is_answered_with_the_extra(self, module, package):
+    with mock.patch.dict(sys.modules, {package: None}):
+      with self.assertRaisesRegex(ImportError, r"pip install -e '.\[math\]'"):
+        runpy.run_path(module.__file__)
+
   def render(self, template, **variables):
     return chat_template.render(
       template, [], add_generation_prompt=False, variables=variables

@@ -1,8 +1,10 @@
 import json
 import pathlib
+import runpy
 import subprocess
 import sys
 import textwrap
+from unittest import mock
 
 import grain
 import tensorflow_datasets as tfds
@@ -19,6 +21,12 @@ TEST = (problems_lib.Problem('u', r'\frac{1}{2}', '.5'),)
 
 
 class BuildersTest(parameterized.TestCase):
+  @parameterized.parameters('tensorflow_datasets', 'array_record.python')
+  def test_a_missing_package_is_answered_with_the_extra(self, package):
+    with mock.patch.dict(sys.modules, {package: None}):
+      with self.assertRaisesRegex(ImportError, r"'.\[math\]'.*Linux and for M"):
+        runpy.run_path(builders.__file__)
+
   def setUp(self):
     super().setUp()
     self.out = pathlib.Path(self.create_tempdir().full_path)
