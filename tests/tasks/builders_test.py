@@ -21,7 +21,9 @@ TEST = (problems_lib.Problem('u', r'\frac{1}{2}', '.5'),)
 
 
 class BuildersTest(parameterized.TestCase):
-  @parameterized.parameters('tensorflow_datasets', 'array_record.python')
+  @parameterized.parameters(
+    'tensorflow_datasets', 'array_record.python.array_record_module'
+  )
   def test_a_missing_package_is_answered_with_the_extra(self, package):
     with mock.patch.dict(sys.modules, {package: None}):
       with self.assertRaisesRegex(ImportError, r"'.\[math\]'.*Linux and for M"):
