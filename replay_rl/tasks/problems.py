@@ -21,9 +21,9 @@ KINDS = (
 # Line numbers that an error names of each kind.
 _NUM_NAMED = 5
 
-# Spacing, sizes and dollars change how LaTeX looks, not what it says.
+# Spacing and sizes change how LaTeX looks, not what it says.
 _LATEX_SPACING = re.compile(
-  r'\\[,;:! ]|\\(?:quad|qquad|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|[~$]'
+  r'\\!|\\(?:quad|qquad|left|right|[bB]igg?[lr]?)(?![a-zA-Z])'
 )
 # A run of letters and digits, or a sign that makes another formula.
 _WORD = re.compile(r'[^\W_]+|[-+*/=<>^%!|]')
