@@ -135,6 +135,12 @@ class BuildersTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'must be array_record'):
       builders.source(folder, split='train')
 
+  def test_rows_of_another_layout_are_refused(self):
+    rows = [{'id': b'a', 'text': b'b'}]
+    with mock.patch.object(builders, 'source', return_value=rows):
+      with self.assertRaisesRegex(ValueError, r"fields \['id', 'text'\], must"):
+        builders.read(self.out, split='train')
+
   def test_tensorflow_is_never_imported(self):
     files = {k: str(path) for k, path in self.gsm8k_files().items()}
     program = f"""
