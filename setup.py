@@ -45,6 +45,7 @@ setuptools.setup(
       'matplotlib',
       'pyright[nodejs]',
       'pytest',
+      'pytest-xdist',
       'rlax',
       'ruff',
       'safetensors',

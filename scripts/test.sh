@@ -18,7 +18,9 @@ say "Lint"
 say "Types"
 .venv/bin/pyright --warnings
 say "Tests"
-.venv/bin/python -m pytest -q "${ignored[@]}" "$@"
+# A process per core, up to 8 of about 3 GB; an idle one takes over tests.
+.venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
+  "${ignored[@]}" "$@"
 if [ "$extras" = test ]; then
   say "Left out: tests/parity, against torch and transformers; run bash scripts/test.sh --parity"
 fi

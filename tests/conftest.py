@@ -1,13 +1,31 @@
 """Settings of every test: eight virtual CPU devices, no silent broadcasting."""
 
+import atexit
+import os
+import shutil
+import tempfile
+
 import jax
 from absl import flags
 
 jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
-# Most of the time goes to compiling programs that run for milliseconds.
+# Most of the time goes to compiling programs that run for milliseconds; the
+# environment says so to the processes that tests start.
 jax.config.update('jax_disable_most_optimizations', True)
+os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
+# Three quarters of that time are these emitters. Another jaxlib may not know
+# the flag, and would end the process.
+if jax.__version_info__[:2] == (0, 10):
+  os.environ['XLA_FLAGS'] = (
+    os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false'
+  )
+
+# absl names the temporary folder of a test by its class and method alone, so
+# two processes must not share the folder that these are in.
+os.environ['TEST_TMPDIR'] = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, os.environ['TEST_TMPDIR'], ignore_errors=True)
 
 # absl's test cases read where to put temporary folders from a flag.
 flags.FLAGS.mark_as_parsed()

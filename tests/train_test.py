@@ -1,5 +1,6 @@
 """Tests of whole runs: the real main, resuming, seeds, meshes, bad input."""
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -228,14 +229,20 @@ class ResumeTest(TrainTestCase):
     self.assertTrue(result['is_equal'], result)
 
 
+@functools.cache
+def _lines_of_seed_2():
+  with tempfile.TemporaryDirectory() as folder:
+    train.train(tiny.config(seed=2), folder)
+    return _lines(folder)
+
+
 class SeedsTest(TrainTestCase):
   def _seed_2(self, **changes):
-    together, alone = self.workdir('together'), self.workdir('alone')
+    together = self.workdir('together')
     train.train(tiny.config(num_seeds=3, **changes), together)
-    train.train(tiny.config(seed=2), alone)
     of_seed_2 = [line for line in _lines(together) if line['seed'] == 2]
     self.assertLen(of_seed_2, 4)
-    return zip(of_seed_2, _lines(alone), strict=True)
+    return zip(of_seed_2, _lines_of_seed_2(), strict=True)
 
   def test_seeds_in_turn_are_the_runs_of_each_seed_bit_for_bit(self):
     for one, other in self._seed_2():
@@ -253,11 +260,17 @@ class SeedsTest(TrainTestCase):
         )
 
 
+@functools.cache
+def _run_on_one_device():
+  with tempfile.TemporaryDirectory() as folder:
+    return train.train(tiny.config(num_iterations=2), folder)
+
+
 class MeshTest(TrainTestCase):
   @parameterized.parameters((8, 1, 1), (2, 2, 2))
   def test_eight_devices_give_the_run_of_one(self, *sizes):
     shape = dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True))
-    one = train.train(tiny.config(num_iterations=2), self.workdir())
+    one = _run_on_one_device()
     eight = train.train(
       tiny.config(num_iterations=2, mesh__shape=shape),
       self.workdir('eight'),

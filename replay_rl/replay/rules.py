@@ -111,11 +111,7 @@ def fifo(state: base.BufferState, step: base.Array) -> base.Array:
 
 
 def positive_bias(
-  state: base.BufferState,
-  step: base.Array,
-  *,
-  fraction: float,
-  num_incoming: base.Array | int,
+  state: base.BufferState, step: base.Array, *, fraction: float
 ) -> base.Array:
   """Keep score: stay recent, but keep correct rollouts for longer.
 
@@ -126,28 +122,40 @@ def positive_bias(
   together are all kept, also where they are more than C - P. If there are
   fewer than P correct ones, the freshest others fill the rest.
 
+  Minus the rank by age, except that a correct rollout has the rank of the
+  correct one P places fresher: it goes when that one leaves the recent ones,
+  and so takes its place among the P. This holds for any number of incoming
+  rows, so rows that a filter drops do not matter. Ranks are exact up to 2^24
+  slots.
+
   Args:
     state: the buffer before the insert.
     step: unused.
     fraction: delta in [0, 1]; 0 is `fifo`.
-    num_incoming: `[]` integer, rows about to be stored, from 0 to C.
   """
   del step
-  capacity = state.is_valid.shape[0]
   _check('fraction', fraction, 'in [0, 1]', lambda x: 0 <= x <= 1)
-  _check(
-    'num_incoming',
-    num_incoming,
-    f'in [0, capacity={capacity}]',
-    lambda x: 0 <= x <= capacity,
-  )
+  capacity = state.is_valid.shape[0]
   num_positive = jnp.floor(fraction * capacity + 0.5).astype(jnp.int32)
-  # The incoming rows take their share of the recent ones. Within one score
-  # `buffer.insert` overwrites the oldest first.
-  num_recent = capacity - num_positive - num_incoming
-  is_recent_C = buffer.insertion_age(state) < num_recent
-  is_correct_C = state.rollouts.rewards > 0
-  return jnp.where(is_recent_C, 2.0, is_correct_C.astype(jnp.float32))
+  ranks_C = jnp.arange(capacity)
+  freshest_first_C = jnp.lexsort((buffer.insertion_age(state), ~state.is_valid))
+  is_correct_C = (state.is_valid & (state.rollouts.rewards > 0))[
+    freshest_first_C
+  ]
+  fresher_correct_C = jnp.cumsum(is_correct_C) - is_correct_C
+  rank_of_correct_C = (
+    jnp.full(capacity, capacity)
+    .at[jnp.where(is_correct_C, fresher_correct_C, capacity)]
+    .set(ranks_C, mode='drop')
+  )
+  place_C = fresher_correct_C - num_positive
+  taken_over_C = jnp.where(
+    place_C < 0, -1, rank_of_correct_C.at[place_C].get(mode='clip')
+  )
+  scores_C = -jnp.where(is_correct_C, taken_over_C, ranks_C)
+  return (
+    jnp.zeros(capacity).at[freshest_first_C].set(scores_C.astype(jnp.float32))
+  )
 
 
 def product(*weight_rules: base.SlotRule) -> base.SlotRule:

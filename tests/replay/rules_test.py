@@ -165,23 +165,13 @@ class WeightTest(parameterized.TestCase):
     (rules.proportional, {'exponent': float('inf')}, 'exponent=inf must be'),
     (
       rules.positive_bias,
-      {'fraction': 1.1, 'num_incoming': 1},
+      {'fraction': 1.1},
       r'fraction=1.1 must be in \[0, 1\]',
     ),
     (
       rules.positive_bias,
-      {'fraction': -0.1, 'num_incoming': 1},
+      {'fraction': -0.1},
       r'fraction=-0.1 must be in \[0, 1\]',
-    ),
-    (
-      rules.positive_bias,
-      {'fraction': 0.5, 'num_incoming': 4},
-      r'num_incoming=4 must be in \[0, capacity=3\]',
-    ),
-    (
-      rules.positive_bias,
-      {'fraction': 0.5, 'num_incoming': -1},
-      'num_incoming=-1 must be in',
     ),
   )
   def test_a_bad_constant_raises(self, rule, constants, message):
@@ -209,31 +199,46 @@ class WeightTest(parameterized.TestCase):
     )
 
 
-def insert_all(correct, capacity, sizes, keep_rule):
-  """Inserts rows 0, 1, ... in batches; returns the rows that are kept."""
+def insert_all(correct, capacity, sizes, keep_rule, is_stored=None):
+  """Inserts rows 0, 1, ... in batches; returns the rows that are kept.
+
+  Rows that are not `is_stored` come in, too, but a filter drops them.
+  """
+  if is_stored is None:
+    is_stored = np.ones(len(correct), bool)
   state = buffer.init(make_rows(1), capacity=capacity)
   insert = jax.jit(
-    lambda state, rows: buffer.insert(
+    lambda state, rows, is_valid: buffer.insert(
       state,
       rows,
       priorities=jnp.ones(rows.rewards.shape),
-      keep_scores=keep_rule(state, STEP, rows.rewards.shape[0]),
+      is_valid=is_valid,
+      keep_scores=keep_rule(state, STEP),
     )[0]
   )
   first = 0
   for size in sizes:
     ids = np.arange(first, first + size)
     rows = make_rows(size, tokens=ids[:, None], rewards=correct[ids])
-    state = insert(state, rows)
+    state = insert(state, rows, jnp.asarray(is_stored[ids]))
     first += size
   ids = np.asarray(state.rollouts.tokens)[np.asarray(state.is_valid), 0]
   return sorted(ids.tolist())
 
 
 def positive_bias_rule(fraction):
-  return lambda state, step, num_incoming: rules.positive_bias(
-    state, step, fraction=fraction, num_incoming=num_incoming
-  )
+  return functools.partial(rules.positive_bias, fraction=fraction)
+
+
+def positive_bias_set(correct, capacity, num_positive, num_last, ids):
+  """The definition: what is kept of rows `ids`, of which the last came last."""
+  newest_first = list(reversed(ids))
+  # The incoming rows are kept even where they are more than C - P.
+  num_recent = max(capacity - num_positive, num_last)
+  recent, older = newest_first[:num_recent], newest_first[num_recent:]
+  preferred = [i for i in older if correct[i]][:num_positive]
+  others = [i for i in older if i not in preferred and not correct[i]]
+  return sorted((recent + preferred + others)[:capacity])
 
 
 class KeepScoreTest(parameterized.TestCase):
@@ -243,9 +248,7 @@ class KeepScoreTest(parameterized.TestCase):
     self.assertEqual(rules.fifo(state, STEP).dtype, jnp.float32)
 
   def test_fifo_keeps_what_the_ring_keeps(self):
-    kept = insert_all(
-      np.zeros(10), 4, [3, 3, 2, 2], lambda s, t, _: rules.fifo(s, t)
-    )
+    kept = insert_all(np.zeros(10), 4, [3, 3, 2, 2], rules.fifo)
     self.assertEqual(kept, [6, 7, 8, 9])
 
   @parameterized.parameters(([1] * 10,), ([2] * 5,), ([4, 4, 2],))
@@ -258,11 +261,21 @@ class KeepScoreTest(parameterized.TestCase):
     self.assertEqual(kept, [1, 2, 4, 5, 6, 7, 8, 9])
 
   def test_positive_bias_scores_by_hand(self):
-    state = make_state(6, rewards=[1, 0, -1, 1, 0, 0])
-    # P = floor(0.25 * 6 + 0.5) = 2; of the 4 recent ones 1 comes in.
-    scores = rules.positive_bias(state, STEP, fraction=0.25, num_incoming=1)
-    np.testing.assert_array_equal(scores, [1, 0, 0, 2, 2, 2])
+    # P = floor(0.3 * 7 + 0.5) = 2. From the newest, slot 6: ranks 0 to 6,
+    # correct are ranks 1, 3, 4 and 6. The first two of them are safe, and the
+    # others are as old as those of ranks 1 and 3.
+    state = make_state(7, rewards=[1, 0, 1, 1, -1, 1, 0])
+    scores = rules.positive_bias(state, STEP, fraction=0.3)
+    np.testing.assert_array_equal(scores, [-3, -5, -1, 1, -2, 1, 0])
     self.assertEqual(scores.dtype, jnp.float32)
+
+  def test_positive_bias_counts_neither_empty_slots_nor_what_they_hold(self):
+    state = make_state(7, rewards=[1, 0, 1, 1, -1, 1, 0])
+    state = buffer.evict(state, jnp.arange(7) != 5)
+    scores = rules.positive_bias(state, STEP, fraction=0.3)
+    # Ranks from slot 6: 0, none, 1, 2, 3, 4, 5; correct are 2, 3 and 5.
+    np.testing.assert_array_equal(scores[:5], [-2, -4, 1, 1, -1])
+    self.assertEqual(float(scores[6]), 0)
 
   @parameterized.product(
     fraction=(0.0, 0.3, 0.5, 1.0), size=(1, 3), seed=(0, 1)
@@ -272,15 +285,27 @@ class KeepScoreTest(parameterized.TestCase):
   ):
     correct = np.random.default_rng(seed).random(30) < 0.3
     num_positive = int(np.floor(fraction * 8 + 0.5))
-    # The incoming rows are kept even where they are more than C - P.
-    num_recent = max(8 - num_positive, size)
-    recent = list(range(30 - num_recent, 30))
-    older = list(range(30 - num_recent - 1, -1, -1))
-    preferred = [i for i in older if correct[i]][:num_positive]
-    others = [i for i in older if i not in preferred and not correct[i]]
-    expected = sorted((recent + preferred + others)[:8])
+    expected = positive_bias_set(correct, 8, num_positive, size, range(30))
     kept = insert_all(
       correct, 8, [size] * (30 // size), positive_bias_rule(fraction)
+    )
+    self.assertEqual(kept, expected)
+
+  @parameterized.product(fraction=(0.1, 0.3, 0.5), seed=(0, 1, 2))
+  def test_positive_bias_is_its_definition_where_a_filter_drops_rows(
+    self, fraction, seed
+  ):
+    # Batches of 4, of which any number from 0 to 4 is stored; C - P is 4 or
+    # more, so that no batch pushes out what the next one would keep.
+    rng = np.random.default_rng(seed)
+    correct, is_stored = rng.random(60) < 0.4, rng.random(60) < 0.5
+    num_positive = int(np.floor(fraction * 8 + 0.5))
+    kept = insert_all(
+      correct, 8, [4] * 15, positive_bias_rule(fraction), is_stored
+    )
+    # Nothing that the definition needs is ever lost on the way.
+    expected = positive_bias_set(
+      correct, 8, num_positive, is_stored[-4:].sum(), np.flatnonzero(is_stored)
     )
     self.assertEqual(kept, expected)
 
@@ -289,12 +314,14 @@ class KeepScoreTest(parameterized.TestCase):
     kept = insert_all(correct, 8, [3] * 10, positive_bias_rule(0.0))
     self.assertEqual(kept, list(range(22, 30)))
 
-  def test_the_number_of_incoming_rows_may_be_traced(self):
-    state = make_state(6, rewards=[1, 0, -1, 1, 0, 0])
-    scores = jax.jit(
-      lambda n: rules.positive_bias(state, STEP, fraction=0.25, num_incoming=n)
-    )(3)
-    np.testing.assert_array_equal(scores, [1, 0, 0, 1, 0, 2])
+  def test_delta_may_be_traced_for_a_sweep(self):
+    state = make_state(7, rewards=[1, 0, 1, 1, -1, 1, 0])
+    together = jax.vmap(
+      lambda delta: rules.positive_bias(state, STEP, fraction=delta)
+    )(jnp.array([0.0, 0.3]))
+    np.testing.assert_array_equal(
+      together, [[-6, -5, -4, -3, -2, -1, 0], [-3, -5, -1, 1, -2, 1, 0]]
+    )
 
 
 if __name__ == '__main__':

@@ -26,7 +26,15 @@ def floats(*values):
   return jnp.asarray(values, jnp.float32)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+@functools.partial(
+  jax.jit,
+  static_argnums=(2, 3, 4),
+  # Unlike other tests, these spend their time in running.
+  compiler_options={
+    'xla_backend_optimization_level': 3,
+    'xla_llvm_disable_expensive_passes': False,
+  },
+)
 def counts_of(seed, weights, num_batches, num_draws, draw):
   """How often each slot is drawn in many batches; the last entry is C."""
 

@@ -41,6 +41,29 @@ def _rollouts(parts, num_rows):
   )
 
 
+# Keeps the gradient as its state: no rounding by the weights' size.
+_OPTIMIZER = optax.chain(optax.trace(decay=0.0), optax.sgd(1.0))
+
+
+@functools.cache
+def _parts(tied=True):
+  return build.parts(tiny.config(model__tied_embeddings=tied))
+
+
+@functools.cache
+def _compiled(logprobs_fn, loss_fn, normalizer_fn, num_microbatches):
+  return jax.jit(
+    functools.partial(
+      learner.update,
+      logprobs_fn=logprobs_fn,
+      loss_fn=loss_fn,
+      normalizer_fn=normalizer_fn,
+      optimizer=_OPTIMIZER,
+      num_microbatches=num_microbatches,
+    )
+  )
+
+
 def _update(
   parts,
   params,
@@ -50,20 +73,12 @@ def _update(
   loss_fn=_CLIPPED,
   normalizer_fn=losses.token_mean,
 ):
-  # Keeps the gradient as its state: no rounding by the weights' size.
-  optimizer = optax.chain(optax.trace(decay=0.0), optax.sgd(1.0))
   if is_valid is None:
     is_valid = jnp.ones(rollouts.rewards.shape, bool)
-  return jax.jit(
-    functools.partial(
-      learner.update,
-      logprobs_fn=parts.logprobs_fn,
-      loss_fn=loss_fn,
-      normalizer_fn=normalizer_fn,
-      optimizer=optimizer,
-      num_microbatches=num_microbatches,
-    )
-  )(learner.init(params, optimizer), rollouts, is_valid)
+  update = _compiled(
+    parts.logprobs_fn, loss_fn, normalizer_fn, num_microbatches
+  )
+  return update(learner.init(params, _OPTIMIZER), rollouts, is_valid)
 
 
 def _gradient(state):
@@ -78,7 +93,7 @@ def _distance(tree, reference):
 class UpdateTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.parts = build.parts(tiny.config())
+    self.parts = _parts()
     self.params = self.parts.init_params_fn(jax.random.key(0))
     self.rollouts = _rollouts(self.parts, 8)
 
@@ -132,7 +147,9 @@ class UpdateTest(parameterized.TestCase):
       jax.tree.map(jnp.subtract, self.params, _gradient(state)),
       atol=1e-7,
     )
-    logprobs, _ = self.parts.logprobs_fn(self.params, self.rollouts.tokens)
+    logprobs, _ = jax.jit(self.parts.logprobs_fn)(
+      self.params, self.rollouts.tokens
+    )
     np.testing.assert_allclose(seen.logprobs, logprobs, atol=1e-6)
     mask = np.asarray(self.rollouts.loss_mask)
     ratios = np.exp(logprobs - self.rollouts.behavior_logprobs)
@@ -151,7 +168,7 @@ class UpdateTest(parameterized.TestCase):
   def test_the_output_projection_norm_leaves_out_the_input_embedding(
     self, tied
   ):
-    parts = build.parts(tiny.config(model__tied_embeddings=tied))
+    parts = _parts(tied)
     params = parts.init_params_fn(jax.random.key(0))
     state, seen = _update(parts, params, self.rollouts)
     gradient = _gradient(state)
@@ -168,7 +185,7 @@ class UpdateTest(parameterized.TestCase):
       found, float(jnp.linalg.norm(gradient['embedding'][12:]))
     )
     untied = dict(params, unembedding=params['embedding'])
-    apart = build.parts(tiny.config(model__tied_embeddings=False))
+    apart = _parts(tied=False)
     _, seen_apart = _update(apart, untied, self.rollouts)
     np.testing.assert_allclose(
       found, seen_apart.output_projection_grad_norm, rtol=1e-5
