@@ -76,7 +76,9 @@ def load(
   for path, like in zip(
     hf_layout.paths(abstract), jax.tree.leaves(abstract), strict=True
   ):
-    sharding = shardings and hf_layout.leaf_at(shardings, path)
+    sharding = None
+    if shardings is not None:
+      sharding = hf_layout.leaf_at(shardings, path)
     parts = []
     for box, devices in hf_layout.boxes(like.shape, sharding).items():
       part = [

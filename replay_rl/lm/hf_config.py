@@ -27,7 +27,8 @@ _LLAMA = Family('llama', 'LlamaForCausalLM', qk_norm=False, qkv_bias=False)
 _QWEN3 = Family('qwen3', 'Qwen3ForCausalLM', qk_norm=True, qkv_bias=False)
 FAMILIES = (_QWEN3, _QWEN2, _LLAMA)
 
-# Our field -> theirs. All are positive integers that no file leaves out.
+# Our field -> theirs, positive integers. None has a default: those that
+# transformers has are of no published model.
 _SIZES = {
   'vocab_size': 'vocab_size',
   'd_model': 'hidden_size',

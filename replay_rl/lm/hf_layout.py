@@ -97,7 +97,7 @@ class Box(NamedTuple):
 def abstract_params(config: architecture.TransformerConfig) -> base.PyTree:
   """Returns shapes and types of the parameters, `jax.ShapeDtypeStruct`s."""
   init = functools.partial(model.init, config)
-  _, params = jax.eval_shape(init, jax.random.key(0))
+  _, params = jax.eval_shape(init, jax.eval_shape(jax.random.key, 0))
   return params
 
 

@@ -95,6 +95,11 @@ class ReadTest(parameterized.TestCase):
     self.assertEqual(_read(_QWEN3, architectures='absent'), _EXPECTED)
     self.assertEqual(_read(_QWEN3, model_type='absent'), _EXPECTED)
 
+  def test_layers_may_be_listed_if_all_attend_to_everything(self):
+    kinds = ['full_attention'] * 3
+    self.assertEqual(_read(_QWEN3, layer_types=kinds), _EXPECTED)
+    self.assertEqual(_read(_QWEN3, layer_types=None), _EXPECTED)
+
   def test_heads_may_be_wider_than_the_stream_in_every_family(self):
     for numbers in (_LLAMA, _QWEN2):
       self.assertEqual(_read(numbers, head_dim=14).head_dim, 14)
@@ -170,12 +175,14 @@ class ReadTest(parameterized.TestCase):
     ({'quantization_config': {'bits': 4}}, 'quantization_config must be abs'),
     ({'max_position_embeddings': 47}, 'max_context=48 exceeds max_position_em'),
     ({'max_position_embeddings': None}, 'max_position_embeddings is missing'),
+    ({'max_position_embeddings': 0}, 'max_position_embeddings=0 must be posi'),
     ({'vocab_size': 'absent'}, 'vocab_size is missing'),
     ({'vocab_size': 0}, 'vocab_size=0 must be positive'),
     ({'vocab_size': 31.0}, 'vocab_size=31.0 must be a positive int'),
     ({'num_hidden_layers': True}, 'num_hidden_layers=True must be a positive'),
     ({'rms_norm_eps': '1e-6'}, "rms_norm_eps='1e-6' must be a positive float"),
-    ({'head_dim': 'absent'}, 'head_dim is missing'),
+    # 48 / 6 would do for the other families.
+    ({'head_dim': 'absent', 'hidden_size': 48}, 'head_dim is missing'),
     ({'head_dim': 7}, 'head_dim=7 must be even'),
     ({'num_key_value_heads': 4}, 'num_heads=6 must be a multiple of num_kv'),
     ({'rope_theta': 'absent'}, 'rope_theta is missing'),

@@ -266,6 +266,9 @@ class SaveTest(parameterized.TestCase):
     params = _init(_QWEN3)
     params['embedding'] = params['embedding'][1:]
     params['layers']['down'] = params['layers']['down'].astype(jnp.bfloat16)
+    params['final_norm'] = mock.Mock(
+      shape=(12,), dtype=np.dtype('float32'), is_fully_addressable=False
+    )
     with self.assertRaises(ValueError) as caught:
       _save(self.folder, _QWEN3, params)
     self.assertEqual(
@@ -273,6 +276,7 @@ class SaveTest(parameterized.TestCase):
       [
         'params cannot be saved:',
         'embedding is float32 [17, 12], wanted float32 [18, 12]',
+        'final_norm is in part on other hosts',
         'layers.down is bfloat16 [3, 10, 12], wanted float32 [3, 10, 12]',
       ],
     )

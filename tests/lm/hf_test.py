@@ -195,7 +195,9 @@ class LoadTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-    {'data': 1, 'fsdp': 2, 'tensor': 2}, {'data': 2, 'fsdp': 3, 'tensor': 1}
+    {'data': 1, 'fsdp': 1, 'tensor': 1},
+    {'data': 1, 'fsdp': 2, 'tensor': 2},
+    {'data': 2, 'fsdp': 3, 'tensor': 1},
   )
   def test_each_device_gets_its_part(self, **shape):
     tensors = _tensors(_QWEN2)
