@@ -99,7 +99,7 @@ class RewardsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'weight = {weight}'):
       term(*batch(), weight=weight)
 
-  @parameterized.product(name=list(TERMS), place=range(4))
+  @parameterized.product(name=list(TERMS), place=[0, 1, 2, 3])
   def test_an_array_of_another_shape_raises(self, name, place):
     arrays = list(batch())
     arrays[place] = arrays[place][:, None]
