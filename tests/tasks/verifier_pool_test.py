@@ -110,7 +110,7 @@ class WorkersTest(parameterized.TestCase):
     self.assertEqual(workers.run([('nap', 'nap')]), ['correct'])
 
   def test_a_worker_that_dies_between_runs_costs_no_answer(self):
-    workers = self.pool(num_workers=2)
+    workers = self.pool()
     pairs = [('1', '1')] * 40
     self.assertEqual(workers.run(pairs), ['correct'] * 40)
     killed = workers.pids()
