@@ -108,3 +108,8 @@ class RewardsTest(parameterized.TestCase):
     arrays[place] = arrays[place][:1, 0]
     with self.assertRaises(AssertionError):
       TERMS[name](*arrays)
+
+  @parameterized.parameters(*TERMS)
+  def test_columns_raise(self, name):
+    with self.assertRaises(AssertionError):
+      TERMS[name](*(array[:, None] for array in batch()))
