@@ -79,7 +79,7 @@ COMPARED = (
   (r'\pi r', r'\pir', None),
   ('a b', 'ab', None),
   (r'1\\2', r'1\2', None),
-  (r'1\\,2', '1\\\\2', None),
+  (r'1\\,2', r'1\2', None),
   ('even', r'\text{Even}', True),
   (r'\mathrm{Even}', r'\text{ even }', True),
   ('AB', 'ab', None),
