@@ -130,14 +130,12 @@ class Workers:
         message = worker.receive()
         if message == verifier_worker.READY:
           continue
-        retry = worker.retry
         if message is not None:
-          status = message.removesuffix(verifier_worker.LAST)
-          statuses[worker.tasks.popleft()] = status
+          statuses[worker.tasks.popleft()] = message
           num_left -= 1
-          if status == message:
-            continue
-        elif worker.tasks:
+          continue
+        retry = worker.retry
+        if worker.tasks:
           index = worker.tasks.popleft()
           status = worker.cause_of_death()
           if status == verifier_worker.CRASHED and worker.num_judged:

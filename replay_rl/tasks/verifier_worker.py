@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 # Messages to the pool are short plain text, never pickles: what a worker has
 # parsed is not to be trusted. Either READY, or FAILED and why, or the status of
-# one answer, and LAST if the worker now exits.
+# one answer.
 READY = 'ready'
 FAILED = 'failed: '
-LAST = ' (last)'
 # The signals of the two timers, of processor time and of the clock.
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 # Statuses of one answer.
@@ -86,10 +85,10 @@ def _serve(pipe: connection.Connection) -> None:
       status = _judge(verify_fn, answer, reference)
       signal.setitimer(signal.ITIMER_PROF, 0)
       signal.setitimer(signal.ITIMER_REAL, 0)
-      # Else what earlier answers left in memory could fail a later one.
-      is_last = _is_half_used(limit)
-      pipe.send_bytes((status + LAST * is_last).encode())
-      if is_last:
+      pipe.send_bytes(status.encode())
+      # Else what earlier answers left in memory could fail a later one. The
+      # pool sees the end, and gives what is left to another worker.
+      if _is_half_used(limit):
         return
 
 

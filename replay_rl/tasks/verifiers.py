@@ -265,7 +265,7 @@ def compare(answer: str, reference: str) -> bool | None:
   first, second = _WORDS.fullmatch(answer), _WORDS.fullmatch(reference)
   if first or second:
     words = (first[1] if first else answer, second[1] if second else reference)
-    if words[0].strip().casefold() == words[1].strip().casefold():
+    if words[0].casefold() == words[1].casefold():
       return True
   first, second = _BASED.fullmatch(answer), _BASED.fullmatch(reference)
   if first and second:
@@ -347,7 +347,7 @@ def _number(plain: str) -> _Number | None:
 
 
 def _decimal(text: str) -> fractions.Fraction | None:
-  text = text.replace(',', '').removesuffix('.')
+  text = text.replace(',', '')
   if not text.strip('+-.'):
     return None
   return fractions.Fraction(text)

@@ -25,6 +25,7 @@ class ExtractTest(parameterized.TestCase):
     (r'\boxed{1} then \boxed{2} #### 3', '2'),
     (r'\boxed{\boxed{5}}', '5'),
     (r'\boxed{x = \boxed{5} \text{ m}}', '5'),
+    (r'\boxed{x = \boxed 5 m}', '5'),
     (r'\boxed{\boxed{}}', r'\boxed{}'),
     (r'\boxed{\{1, 2\}}', r'\{1, 2\}'),
     (r'\boxed{1 \\{2}}', r'1 \\{2}'),
