@@ -10,9 +10,9 @@ in this process, on the same responses: math-verify on the extracted answer, and
 math-verify on the whole response, which also finds the answer.
 
 Sides take turns, in rounds; a rate is the median over rounds. Rates are given
-by the clock and by processor seconds, those of the workers included, which other
-load on the machine disturbs less. Exits with 1 if a verdict is not as made, or
-if two processor seconds judge less than 300 answers of the mix.
+by the clock and by processor seconds, those of the workers included, which
+other load on the machine disturbs less. Exits with 1 if a verdict is not as
+made, or if two processor seconds judge less than 300 answers of the mix.
 """
 
 import functools

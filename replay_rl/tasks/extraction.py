@@ -12,7 +12,7 @@ HASHED = 'hashed'
 NUMBER = 'number'
 
 # A backslash takes the next character with it, so that `\{` is no brace.
-_TOKEN = re.compile(r'\\(?:boxed|fbox)(?![a-zA-Z])\s*+|\\.|[{}]', re.DOTALL)
+_TOKEN = re.compile(r'\\(?:boxed|fbox)\s*+|\\.|[{}]', re.DOTALL)
 # Without braces TeX would box one character; people mean the number.
 _UNBRACED = re.compile(r'[-+]?[0-9]++(?:[.,/][0-9]++)*+')
 

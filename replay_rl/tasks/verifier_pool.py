@@ -13,7 +13,6 @@ import math
 import multiprocessing
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import time
@@ -27,8 +26,8 @@ from replay_rl.tasks import verifier_worker
 VerifyFn = Callable[[str, str], bool]  # (answer, reference) -> is correct
 
 _CHUNK = 16  # Answers in a message: enough to hide the pipe.
-# Processor time is limited by the worker itself, which no other load disturbs.
-# An answer that waits instead of computing is killed after so many times more.
+# Processor time is limited, which no other load on the machine disturbs. An
+# answer that waits instead of computing is stopped after so many times more.
 _WALL_FACTOR = 10
 _START_SECONDS = 120  # By the clock, for a worker to import its modules.
 _MAIN = 'from replay_rl.tasks import verifier_worker as w; w.main()'
@@ -76,7 +75,11 @@ class Workers:
     if memory_limit < 1:
       raise ValueError(f'memory_limit = {memory_limit}, must be at least 1.')
     self._settings = verifier_worker.Settings(
-      pickle.dumps(verify_fn), warm_up, answer_timeout, memory_limit
+      verify_fn=pickle.dumps(verify_fn),
+      warm_up=warm_up,
+      answer_timeout=answer_timeout,
+      wall_timeout=_WALL_FACTOR * answer_timeout,
+      memory_limit=memory_limit,
     )
     # The finalizer holds the list, not self; it also runs at exit.
     self._workers: list[_Worker] = []
@@ -127,14 +130,12 @@ class Workers:
         message = worker.receive()
         if message == verifier_worker.READY:
           continue
-        retry = worker.retry
         if message is not None:
-          status = message.removesuffix(verifier_worker.LAST)
-          statuses[worker.tasks.popleft()] = status
+          statuses[worker.tasks.popleft()] = message
           num_left -= 1
-          if status == message:
-            continue
-        elif worker.tasks:
+          continue
+        retry = worker.retry
+        if worker.tasks:
           index = worker.tasks.popleft()
           status = worker.cause_of_death()
           if status == verifier_worker.CRASHED and worker.num_judged:
@@ -197,7 +198,7 @@ class _Worker:
     self.retry = retry
     self.num_judged = 0
     self.deadline = time.monotonic() + _START_SECONDS
-    self._wall_seconds = _WALL_FACTOR * settings.answer_timeout
+    self._wall_seconds = settings.wall_timeout
     self._is_ready = False
     self._is_overdue = False
 
@@ -259,7 +260,9 @@ class _Worker:
   def cause_of_death(self) -> str:
     """Returns 'timeout' or 'crashed'."""
     self.stop()
-    is_timeout = self._is_overdue or self.process.returncode == -signal.SIGPROF
+    is_timeout = self._is_overdue or (
+      -(self.process.returncode or 0) in verifier_worker.TIMERS
+    )
     return verifier_worker.TIMEOUT if is_timeout else verifier_worker.CRASHED
 
   def stop(self) -> None:

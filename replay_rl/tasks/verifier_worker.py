@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 # Messages to the pool are short plain text, never pickles: what a worker has
 # parsed is not to be trusted. Either READY, or FAILED and why, or the status of
-# one answer, and LAST if the worker now exits.
+# one answer.
 READY = 'ready'
 FAILED = 'failed: '
-LAST = ' (last)'
+# The signals of the two timers, of processor time and of the clock.
+TIMERS = (signal.SIGPROF, signal.SIGALRM)
 # Statuses of one answer.
 CORRECT = 'correct'
 WRONG = 'wrong'
@@ -37,12 +38,14 @@ class Settings(NamedTuple):
   verify_fn: pickled `(answer, reference) -> bool`.
   warm_up: a pair to judge before the first, so that no answer pays for imports.
   answer_timeout: seconds of processor time for an answer.
+  wall_timeout: seconds by the clock for an answer.
   memory_limit: bytes of address space.
   """
 
   verify_fn: bytes
   warm_up: tuple[str, str]
   answer_timeout: float
+  wall_timeout: float
   memory_limit: int
 
 
@@ -50,8 +53,9 @@ def main() -> None:
   """Judges until the pipe is closed, which it is when the parent dies."""
   # Ctrl-C reaches every process of a terminal; the parent decides.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  # Kills the process, also while it runs C code, when its time is up.
-  signal.signal(signal.SIGPROF, signal.SIG_DFL)
+  # These kill the process, also while it runs C code, when its time is up.
+  for timer in TIMERS:
+    signal.signal(timer, signal.SIG_DFL)
   logging.disable(logging.CRITICAL)
   pipe = connection.Connection(int(sys.argv[1]))
   try:
@@ -77,12 +81,14 @@ def _serve(pipe: connection.Connection) -> None:
   while True:
     for answer, reference in pipe.recv():
       signal.setitimer(signal.ITIMER_PROF, settings.answer_timeout)
+      signal.setitimer(signal.ITIMER_REAL, settings.wall_timeout)
       status = _judge(verify_fn, answer, reference)
       signal.setitimer(signal.ITIMER_PROF, 0)
-      # Else what earlier answers left in memory could fail a later one.
-      is_last = _is_half_used(limit)
-      pipe.send_bytes((status + LAST * is_last).encode())
-      if is_last:
+      signal.setitimer(signal.ITIMER_REAL, 0)
+      pipe.send_bytes(status.encode())
+      # Else what earlier answers left in memory could fail a later one. The
+      # pool sees the end, and gives what is left to another worker.
+      if _is_half_used(limit):
         return
 
 

@@ -5,11 +5,11 @@ comparison of strings and exact numbers can settle (`compare`), and has the rest
 parsed and compared by math-verify, in processes that may hang, crash or run out
 of memory without harm (`verifier_pool`).
 
-math-verify is the one of https://github.com/huggingface/math-verify. What it
-holds for equal, of reference and answer: `x=5` and 5; 50% and 50, and 50% and
-0.5; the set {1, 2}, `1,2` and `2,1`; numbers that agree in six decimals if
-either is a decimal. It drops units and degrees. It is not symmetric: the
-reference decides the form, so an equation `2x+y=1` is not answered by 1.
+math-verify is https://github.com/huggingface/math-verify. Of a reference and an
+answer it holds for equal: `x=5` and 5; 50% and 50, and 50% and 0.5; `1,2` and
+`2,1`, and `(1,2)`, too; a fraction and a decimal that agree in six places; a
+number with and without its base (`52_8` and 52), unit or degrees. It is not
+symmetric: the reference decides the form, so `2x+y=1` is not answered by 1.
 """
 
 import collections
@@ -265,7 +265,7 @@ def compare(answer: str, reference: str) -> bool | None:
   first, second = _WORDS.fullmatch(answer), _WORDS.fullmatch(reference)
   if first or second:
     words = (first[1] if first else answer, second[1] if second else reference)
-    if words[0].strip().casefold() == words[1].strip().casefold():
+    if words[0].casefold() == words[1].casefold():
       return True
   first, second = _BASED.fullmatch(answer), _BASED.fullmatch(reference)
   if first and second:
@@ -347,7 +347,7 @@ def _number(plain: str) -> _Number | None:
 
 
 def _decimal(text: str) -> fractions.Fraction | None:
-  text = text.replace(',', '').removesuffix('.')
+  text = text.replace(',', '')
   if not text.strip('+-.'):
     return None
   return fractions.Fraction(text)

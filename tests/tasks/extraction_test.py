@@ -25,6 +25,7 @@ class ExtractTest(parameterized.TestCase):
     (r'\boxed{1} then \boxed{2} #### 3', '2'),
     (r'\boxed{\boxed{5}}', '5'),
     (r'\boxed{x = \boxed{5} \text{ m}}', '5'),
+    (r'\boxed{x = \boxed 5 m}', '5'),
     (r'\boxed{\boxed{}}', r'\boxed{}'),
     (r'\boxed{\{1, 2\}}', r'\{1, 2\}'),
     (r'\boxed{1 \\{2}}', r'1 \\{2}'),
@@ -32,6 +33,7 @@ class ExtractTest(parameterized.TestCase):
     (r'}} \boxed{6}}', '6'),
     (r'\boxed 5.', '5'),
     (r'\boxed12', '12'),
+    (r'\boxed 3/4', '3/4'),
     (r'\boxed -1,234.5 m', '-1,234.5'),
     (r'\boxed{\text{even}}', r'\text{even}'),
     (f'\\boxed{{{NUL}}}', NUL),
@@ -44,6 +46,7 @@ class ExtractTest(parameterized.TestCase):
   @parameterized.parameters(
     (r'\boxed word', None),
     (r'\boxedfoo{5} or', ('5', NUMBER)),
+    (r'\boxed{1} not \boxedx{2}', ('1', BOXED)),
     (r'\\boxed{5}', ('5', NUMBER)),
     (r'\boxed{} is 3', ('3', NUMBER)),
     (r'\boxed{3', ('3', NUMBER)),

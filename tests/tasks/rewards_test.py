@@ -99,7 +99,7 @@ class RewardsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'weight = {weight}'):
       term(*batch(), weight=weight)
 
-  @parameterized.product(name=list(TERMS), place=range(4))
+  @parameterized.product(name=list(TERMS), place=[0, 1, 2, 3])
   def test_an_array_of_another_shape_raises(self, name, place):
     arrays = list(batch())
     arrays[place] = arrays[place][:, None]
@@ -108,3 +108,8 @@ class RewardsTest(parameterized.TestCase):
     arrays[place] = arrays[place][:1, 0]
     with self.assertRaises(AssertionError):
       TERMS[name](*arrays)
+
+  @parameterized.parameters(*TERMS)
+  def test_columns_raise(self, name):
+    with self.assertRaises(AssertionError):
+      TERMS[name](*(array[:, None] for array in batch()))
