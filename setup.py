@@ -27,7 +27,7 @@ setuptools.setup(
       # array_record has no wheels for Windows and none for macOS on Intel.
       'array_record',
       'grain',
-      'jinja2',
+      'jinja2>=3.1.6',
       'math-verify',
       'safetensors',
       'tensorflow-datasets',
@@ -40,7 +40,7 @@ setuptools.setup(
     'test': [
       'array_record',
       'grain',
-      'jinja2',
+      'jinja2>=3.1.6',
       'math-verify',
       'matplotlib',
       'pyright[nodejs]',
