@@ -14,138 +14,10 @@ from absl.testing import parameterized
 from replay_rl.tasks import verifier_worker
 from replay_rl.tasks import verifiers
 from tests import shared_data
+from tests.tasks import verifier_cases
 
 pytest.importorskip('math_verify', reason="needs pip install -e '.[math]'")
 
-MINUS = '\u2212'
-# (answer, reference, is correct): settled without the parser.
-COMPARED = (
-  ('5', '5', True),
-  ('5', '6', False),
-  ('-5', '5', False),
-  (f'{MINUS}5', '-5', True),
-  ('+5', '5', True),
-  ('5.', '5', True),
-  ('007', '7', True),
-  ('5.0', '5', True),
-  ('.50', '0.5', True),
-  ('0.1', '0.10000000000000000001', False),
-  ('1.0000001', '1', False),
-  ('9007199254740993', '9007199254740992', False),
-  ('1,234', '1234', True),
-  ('12,34', '1234', None),
-  ('1{,}234', '1,234', True),
-  (r'11,\! 111,\! 100', '11111100', True),
-  (r'\$32,348', '32348', True),
-  ('$18.90', '18.9', True),
-  ('1e5', '100000', True),
-  ('1.5e-7', r'1.5 \times 10^{-7}', True),
-  (r'3 \cdot 10^{-10}', '2e-10', False),
-  ('1e11', '10^{11}', True),
-  ('-10^2', '-100', True),
-  ('10^{-12}', '2e-12', False),
-  ('1e1001', '1e1001.', True),
-  ('1e1001', '1e1002', None),
-  ('1e-1001', '1e-1002', None),
-  ('9' * 1000, '9' * 999 + '8', False),
-  ('9' * 1001, '9' * 1000 + '8', None),
-  ('1/2', r'\frac{1}{2}', True),
-  (r'\dfrac{2}{4}', r'\frac12', True),
-  (r'\frac 59', r'\tfrac{5}{9}', True),
-  (r'-\frac{1}{2}', r'\frac{-1}{2}', True),
-  (r'-\frac{1}{2}', r'\frac{1}{2}', False),
-  ('-1/3', '-1./3', True),
-  ('1/3', '1/4', False),
-  ('0.5', r'\frac{1}{2}', True),
-  ('0.333333', r'\frac{1}{3}', None),
-  ('0.3', '3', False),
-  (r'\frac{1}{3}', '3', False),
-  ('1/0', '1', None),
-  ('1/0', '1/0', True),
-  ('52_8', '52_{8}', True),
-  ('052_8', '52_8', True),
-  ('52_7', '52_8', False),
-  ('51_8', '52_8', False),
-  (r'\left( 3, \frac{\pi}{2} \right)', r'(3,\frac{\pi}{2})', True),
-  (r'(3,\frac12)', '(3.0, 0.5)', True),
-  ('(3,4)', '(3,5)', False),
-  ('(3,4)', '(4,3)', False),
-  ('(3,4)', '(3,4]', None),
-  ('[3,4)', '(3,4)', None),
-  ('(3,4)', '(3,4,5)', None),
-  ('(1,234)', '(1234)', None),
-  (r'(1,x)', '(1,2)', None),
-  ('((1,2),3)', '((1,2),4)', None),
-  (r'\pi r', r'\pi\,r', True),
-  (r'\pi r', r'\pir', None),
-  ('a b', 'ab', None),
-  (r'1\\2', r'1\2', None),
-  (r'1\\,2', r'1\2', None),
-  ('even', r'\text{Even}', True),
-  (r'\mathrm{Even}', r'\text{ even }', True),
-  ('AB', 'ab', None),
-  ('x', '5', None),
-  ('5', 'x', None),
-  ('.', '5', None),
-  ('', '5', None),
-  ('\u0665', '5', None),
-)
-# The same, of kinds that need it.
-PARSED = (
-  (r'\frac{\sqrt{2}}{2}', r'\frac{1}{\sqrt{2}}', True),
-  ('x^2+2x+1', '(x+1)^2', True),
-  ('x^2+2x-1', '(x+1)^2', False),
-  ('x+1', 'y+1', False),
-  # A decimal may have been rounded, in the sixth place.
-  ('0.333333', r'\frac{1}{3}', True),
-  ('0.33', r'\frac{1}{3}', False),
-  (r'2\frac{1}{2}', '2.5', True),
-  ('10!', '3628800', True),
-  # Sets and several answers, in any order; tuples in theirs.
-  ('2,1', '1,2', True),
-  ('1 and 2', '1,2', True),
-  (r'\{1,2\}', '1,2', True),
-  ('1,2', '1,2,3', False),
-  (r'1-\sqrt{19}, 1+\sqrt{19}', r'1 \pm \sqrt{19}', True),
-  ('(1,2),(3,4)', '(3,4),(1,2)', True),
-  ('(x,1,2)', '(1,x,2)', False),
-  # Intervals and unions.
-  ('[1,2)', '[1,2]', False),
-  (r'[2,3)\cup(0,1)', r'(0,1)\cup[2,3)', True),
-  (r'[0,\infty)', r'(0,\infty)', False),
-  (r'[-2,7]', r'x \in [-2,7]', True),
-  # Equations: the reference decides the form.
-  ('x=5', '5', True),
-  ('5', 'x=5', True),
-  ('y=5', 'x=5', False),
-  ('1', '2x+y=1', False),
-  ('y-2x=3', 'y=2x+3', True),
-  # Percent, units, degrees, money.
-  (r'50\%', '50', True),
-  ('0.5', r'50\%', True),
-  (r'5\text{ cm}', '5', True),
-  (r'5\text{ cm}', '6', False),
-  ('90', r'90^\circ', True),
-  # Matrices, complex numbers, letters.
-  (
-    r'\begin{bmatrix}1&2\\3&4\end{bmatrix}',
-    r'\begin{pmatrix}1&2\\3&\frac{8}{2}\end{pmatrix}',
-    True,
-  ),
-  (
-    r'\begin{pmatrix}1\\2\end{pmatrix}',
-    r'\begin{pmatrix}2\\1\end{pmatrix}',
-    False,
-  ),
-  ('9i+6', '6+9i', True),
-  ('6-9i', '6+9i', False),
-  ('C', r'\text{(C)}', True),
-  (r'\text{D}', r'\text{(C)}', False),
-  (r'\text{No}', r'\text{Yes}', False),
-  # Held for equal, though one may see it otherwise.
-  ('(1,2)', '1,2', True),
-  ('52', '52_8', True),
-)
 INJECTIONS = (
   "__import__('os').system('touch X')",
   r'\text{__import__("os").system("touch X")}',
@@ -196,7 +68,7 @@ def boxed(answer):
 
 
 class CompareTest(parameterized.TestCase):
-  @parameterized.parameters(*COMPARED)
+  @parameterized.parameters(*verifier_cases.COMPARED)
   def test_what_is_cheap_to_tell_is_told_exactly(self, answer, reference, is_):
     self.assertIs(verifiers.compare(answer, reference), is_)
     self.assertIs(verifiers.compare(reference, answer), is_)
@@ -228,8 +100,12 @@ class PoolTest(parameterized.TestCase):
     cls.addClassCleanup(cls.pool.close)
 
   def test_answers_of_each_kind_are_judged_as_people_would(self):
-    cases = [case for case in COMPARED if case[2] is not None and case[0]]
-    cases += PARSED
+    cases = [
+      case
+      for case in verifier_cases.COMPARED
+      if case[2] is not None and case[0]
+    ]
+    cases += verifier_cases.PARSED
     verdicts = self.pool.judge(
       [boxed(case[0]) for case in cases], [case[1] for case in cases]
     )
@@ -241,7 +117,7 @@ class PoolTest(parameterized.TestCase):
         self.assertEqual(verdict, (is_correct, answer, 'boxed', status))
 
   def test_what_the_parser_is_for_is_left_to_it(self):
-    for answer, reference, _ in PARSED:
+    for answer, reference, _ in verifier_cases.PARSED:
       self.assertIsNone(verifiers.compare(answer, reference))
 
   def test_verdicts_by_hand(self):
@@ -316,9 +192,15 @@ class PoolTest(parameterized.TestCase):
       [True, True, False, True] * 5,
     )
 
+  def test_what_is_cheap_to_tell_needs_no_worker(self):
+    run = self.pool._workers.run
+    with mock.patch.object(self.pool._workers, 'run', wraps=run) as spy:
+      self.pool.judge(['5', '6', boxed('(1,2)')], ['5', '5', '(1,3)'])
+    spy.assert_called_once_with([])
+
   def test_verdicts_do_not_depend_on_the_number_of_workers(self):
     rng = random.Random(0)
-    cases = [*PARSED, (r'9^{9^{9^9}}', 'x', False)] * 2
+    cases = [*verifier_cases.PARSED, (r'9^{9^{9^9}}', 'x', False)] * 2
     rng.shuffle(cases)
     rows = [boxed(case[0]) for case in cases], [case[1] for case in cases]
     with pool(num_workers=1) as alone:
