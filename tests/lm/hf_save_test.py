@@ -150,6 +150,10 @@ class SaveTest(parameterized.TestCase):
       folder = self.parent / f'{limit}'
       _save(folder, max_file_bytes=limit)
       self.assertLen(list(folder.glob('*.safetensors')), count)
+      has_index = (folder / 'model.safetensors.index.json').exists()
+      self.assertEqual(has_index, count == 2)
+    # That of the largest tensor; see the test of wrong arguments.
+    _save(self.parent / 'least', max_file_bytes=1296)
 
   def test_one_tensor_at_a_time_is_on_the_host(self):
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(_init(_QWEN3)))

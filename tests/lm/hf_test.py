@@ -7,6 +7,7 @@ import pathlib
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from absl.testing import absltest
@@ -243,6 +244,13 @@ class LoadTest(parameterized.TestCase):
     self._assert_trees_equal(params, _expected(config, tensors))
     self.assertEqual(params['layers'][path[0]].sharding, split)
 
+  def test_a_leaf_is_filled_in_place(self):
+    row = hf_layout.tensors(_QWEN3)['model.norm.weight'].row
+    leaf = jnp.zeros(12)
+    filled = hf_layout.write(leaf, np.ones(12, 'f'), np.zeros(1, 'i'), row=row)
+    self.assertTrue(leaf.is_deleted())
+    np.testing.assert_array_equal(filled, 1.0)
+
   def test_a_host_reads_what_its_own_devices_hold(self):
     shape = (3, 12, 2, 2, 6)
     devices = jax.devices()[:2]
@@ -312,8 +320,11 @@ class LoadTest(parameterized.TestCase):
         'lm_head.weight differs from model.embed_tokens.weight, though tie',
         config=config,
       )
-    self._write({**tensors, 'lm_head.weight': output[1:]})
+    self._write({**tensors, 'lm_head.weight': output[:-1]})
     self._assert_refused('lm_head.weight differs', config=config)
+    del tensors['model.embed_tokens.weight']
+    self._write({**tensors, 'lm_head.weight': output})
+    self._assert_refused('model.embed_tokens.weight is miss', config=config)
 
   def test_files_that_are_absent_or_ambiguous_are_named(self):
     self._assert_refused(
