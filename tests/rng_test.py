@@ -23,6 +23,23 @@ class StreamKeyTest(absltest.TestCase):
     }
     self.assertLen(keys, len(names))
 
+  def test_names_that_share_a_part_are_told_apart(self):
+    names = ('prompts', 'promptss', 'prompt', 'rompts', 'promqts')
+    keys = {
+      tuple(jax.random.key_data(rng.stream_key(0, name)).tolist())
+      for name in names
+    }
+    self.assertLen(keys, len(names))
+
+  def test_the_name_is_folded_in_as_its_crc32(self):
+    # CRC-32 of '123456789', its published check value; hash() would be another
+    # number in each process, and no run could be continued.
+    expected = jax.random.fold_in(jax.random.key(3), 0xCBF43926)
+    self.assertEqual(
+      jax.random.key_data(rng.stream_key(3, '123456789')).tolist(),
+      jax.random.key_data(expected).tolist(),
+    )
+
   def test_a_stream_is_the_same_in_every_process_and_under_jit(self):
     plain = rng.stream_key(3, 'prompts', 7)
     traced = jax.jit(lambda s, i: rng.stream_key(s, 'prompts', i))(

@@ -194,6 +194,84 @@ class UpdateTest(parameterized.TestCase):
       found, float(optax.tree.norm(gradient['embedding'])), places=3
     )
 
+  def test_one_microbatch_is_scored_at_a_time(self):
+    for num_microbatches in (1, 2, 4, 8):
+      num_rows = set()
+
+      def logprobs_fn(params, tokens, num_rows=num_rows):
+        num_rows.add(tokens.shape[0])
+        return self.parts.logprobs_fn(params, tokens)
+
+      jax.eval_shape(
+        functools.partial(
+          learner.update,
+          logprobs_fn=logprobs_fn,
+          loss_fn=_CLIPPED,
+          normalizer_fn=losses.token_mean,
+          optimizer=_OPTIMIZER,
+          num_microbatches=num_microbatches,
+        ),
+        learner.init(self.params, _OPTIMIZER),
+        self.rollouts,
+        jnp.ones(8, bool),
+      )
+      self.assertEqual(num_rows, {8 // num_microbatches})
+
+  def test_tokens_are_clipped_by_the_rule_and_only_in_valid_rows(self):
+    is_valid = np.arange(8) < 5
+    state, seen = _update(
+      self.parts, self.params, self.rollouts, jnp.asarray(is_valid)
+    )
+    del state
+    gap = np.asarray(seen.logprobs - self.rollouts.behavior_logprobs)
+    is_good = np.asarray(self.rollouts.advantages)[:, None] > 0
+    is_out = np.where(is_good, np.exp(gap) > 1.2, np.exp(gap) < 0.8)
+    is_out &= np.asarray(self.rollouts.loss_mask)
+    self.assertTrue(is_out[~is_valid].any())
+    expected = is_out & is_valid[:, None]
+    self.assertTrue(expected.any())
+    np.testing.assert_array_equal(seen.is_clipped, expected)
+
+  def test_the_optimizer_gets_the_weights_and_its_own_state(self):
+    # The norm is of the gradient, before what the optimizer makes of it.
+    optimizer = optax.chain(
+      optax.clip_by_global_norm(1e-3),
+      optax.add_decayed_weights(0.1),
+      optax.sgd(0.5, momentum=0.9),
+    )
+    update = jax.jit(
+      functools.partial(
+        learner.update,
+        logprobs_fn=self.parts.logprobs_fn,
+        loss_fn=_CLIPPED,
+        normalizer_fn=losses.token_mean,
+        optimizer=optimizer,
+        num_microbatches=1,
+      )
+    )
+    is_valid = jnp.ones(8, bool)
+    start = learner.init(self.params, optimizer)
+    first, seen = update(start, self.rollouts, is_valid)
+    plain, _ = _update(self.parts, self.params, self.rollouts)
+    norm = optax.tree.norm(_gradient(plain))
+    self.assertGreater(float(norm), 1e-2)
+    np.testing.assert_allclose(seen.grad_norm, norm, rtol=1e-4)
+    direction = jax.tree.map(
+      lambda gradient, weight: gradient * 1e-3 / norm + 0.1 * weight,
+      _gradient(plain),
+      self.params,
+    )
+    expected = jax.tree.map(lambda w, d: w - 0.5 * d, self.params, direction)
+    chex.assert_trees_all_close(first.params, expected, atol=1e-6)
+    # The second update goes about as far, plus nine tenths of the first.
+    second, _ = update(first, self.rollouts, is_valid)
+    moved = jax.tree.map(jnp.subtract, first.params, second.params)
+    self.assertAlmostEqual(
+      float(optax.tree.norm(moved) / optax.tree.norm(direction)),
+      0.5 * (1 + 0.9),
+      delta=0.1,
+    )
+
   def test_refuses_a_split_that_does_not_divide_the_rows(self):
     with self.assertRaisesRegex(ValueError, 'num_microbatches = 3: .* 8 rows'):
       _update(self.parts, self.params, self.rollouts, num_microbatches=3)

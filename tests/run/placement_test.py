@@ -1,0 +1,69 @@
+"""Tests of where the arrays of a run live."""
+
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest
+
+from replay_rl.lm import model
+from replay_rl.run import build
+from replay_rl.run import iteration
+from replay_rl.run import mesh as mesh_lib
+from replay_rl.run import placement
+from tests import tiny
+
+
+def _specs(**changes):
+  """Returns where a run of two seeds lives on 2 x 2 x 2 devices."""
+  parts = build.parts(tiny.config(**changes))
+  mesh = mesh_lib.make({'data': 2, 'fsdp': 2, 'tensor': 2})
+  run = jax.eval_shape(
+    lambda rng_key: jax.vmap(
+      lambda seed: iteration.init(parts, parts.init_params_fn(rng_key), seed)
+    )(jnp.arange(2, dtype=jnp.uint32)),
+    jax.random.key(0),
+  )
+  shardings = placement.of_run(
+    run, model.logical_axes(parts.transformer), parts.optimizer, mesh
+  )
+  # Raises if a spec has more axes than its array.
+  jax.tree.map(
+    lambda leaf, sharding: sharding.shard_shape(leaf.shape), run, shardings
+  )
+  return jax.tree.map(lambda sharding: sharding.spec, shardings)
+
+
+class PlacementTest(absltest.TestCase):
+  def test_weights_are_split_after_the_axis_of_seeds(self):
+    params = _specs().learner.params
+    # [S, V, D] and [S, layers, D, 2, F].
+    self.assertEqual(params['embedding'], jax.P(None, ('tensor',), ('fsdp',)))
+    self.assertEqual(
+      params['layers']['gate_up'],
+      jax.P(None, None, ('fsdp',), None, ('tensor',)),
+    )
+
+  def test_what_the_optimizer_keeps_of_a_weight_lives_with_the_weight(self):
+    learner = _specs().learner
+    adam = learner.opt_state[1][0]
+    self.assertEqual(adam.mu, learner.params)
+    self.assertEqual(adam.nu, learner.params)
+    self.assertEqual(adam.count, jax.P())
+
+  def test_weights_of_the_delay_line_have_one_more_axis_in_front(self):
+    specs = _specs(sampler__weight_lag=2)
+    self.assertEqual(
+      jax.tree.map(lambda spec: jax.P(None, *spec), specs.learner.params),
+      specs.delay_line.params,
+    )
+    self.assertEqual(specs.delay_line.version, jax.P())
+
+  def test_all_else_is_whole_on_every_device(self):
+    specs = _specs()
+    self.assertIsNone(specs.delay_line)
+    rest = specs.seed, specs.iteration, specs.buffer, specs.ledger
+    for spec in jax.tree.leaves((rest, specs.learner.step)):
+      self.assertEqual(spec, jax.P())
+
+
+if __name__ == '__main__':
+  absltest.main()
