@@ -4,9 +4,10 @@ Question: does the saving that "Efficient RL Training for LLMs with Experience
 Replay" (arXiv 2604.08706) found on harder problems show with the smallest model
 of that paper on GSM8K, where a run is cheap? The settings are the paper's: GRPO
 with 16 rollouts a prompt and a clip of .2, Adam at a constant 3.37e-7 for this
-model, temperature 1, a buffer sampled uniformly. The paper trains on 60 rollouts
-an update, which 16 does not divide; here 64, which is 4 prompts of 16 and divides
-over 2, 4, 8 or 16 devices. Moments of Adam and gradient clip are ours.
+model, temperature 1, a buffer sampled uniformly. The paper trains on 60
+rollouts an update, which 16 does not divide; here 64, which is 4 prompts of 16
+and divides over 2, 4, 8 or 16 devices. Moments of Adam, gradient clip and
+lengths are ours.
 
 The arms, as `--config=configs/gsm8k_qwen3_0_6b.py:<arm>`:
   on_policy  each rollout is learned from once, and then forgotten

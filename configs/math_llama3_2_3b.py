@@ -104,7 +104,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
       logits_chunk=128,
       remat=True,
     ),
-    evaluation=config_lib.Evaluation(every=50, num_prompts=64, num_samples=4),
+    evaluation=config_lib.Evaluation(every=50, num_prompts=32, num_samples=4),
     logging=config_lib.Logging(
       histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
     ),

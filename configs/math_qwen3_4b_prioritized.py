@@ -18,7 +18,8 @@ Needs the checkpoint with its tokenizer, and the prepared data:
   hf download Qwen/Qwen3-4B-Base --local-dir checkpoints/Qwen3-4B-Base
   data/openr1_math and data/math500 of scripts/prepare_data.py
 Command: python -m replay_rl.train \
-    --config=configs/math_qwen3_4b_prioritized.py:prioritized --workdir=runs/math_4b_prioritized
+    --config=configs/math_qwen3_4b_prioritized.py:prioritized \
+    --workdir=runs/math_4b
 Before it: python -m replay_rl.plan \
     --config=configs/math_qwen3_4b_prioritized.py --device=h100
 Made for 8 H100s or larger. Cost and result: not yet measured.
@@ -40,7 +41,7 @@ def get_config(arm: str = 'prioritized') -> config_lib.Config:
   return config_lib.Config(
     name=arm.replace('_', ' '),
     seed=0,
-    num_seeds=1,  # The paper runs at least four, here as runs of their own.
+    num_seeds=1,
     vmap_seeds=False,
     num_iterations=500,
     mu=5.28,  # Of Qwen2.5-7B in arXiv 2604.08706.
@@ -106,7 +107,7 @@ def get_config(arm: str = 'prioritized') -> config_lib.Config:
       logits_chunk=128,
       remat=True,
     ),
-    evaluation=config_lib.Evaluation(every=50, num_prompts=64, num_samples=4),
+    evaluation=config_lib.Evaluation(every=50, num_prompts=32, num_samples=2),
     logging=config_lib.Logging(
       histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
     ),

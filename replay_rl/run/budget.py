@@ -166,8 +166,8 @@ def memory(
     ValueError: the mesh does not divide the weights, the rows or the heads.
   """
   run = shapes_of_run(parts, config.num_seeds)
-  kept, untied = _kept(run, parts, mesh)
   share = share_of_device(parts.transformer, mesh)
+  kept, untied = _kept(run, parts, mesh)
   num_rows = rows_of_update(parts, run) // parts.num_microbatches
   # Of one seed; with several microbatches, their sum and that of the latest.
   gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
@@ -291,7 +291,8 @@ def activations(
     untied = jax.eval_shape(model.untie, params)
     return jax.tree.leaves(jax.eval_shape(backward, untied, tokens(num_rows)))
 
-  once, twice = residuals(num_rows), residuals(2 * num_rows)
+  # Two rows at least: a program of one row has other operations.
+  once, twice = residuals(2 * num_rows), residuals(4 * num_rows)
   largest, copy = _largest(
     lambda rows: (params, tokens(rows)),
     score,
@@ -300,8 +301,10 @@ def activations(
   )
   return {
     # Of rows alone: the weights among the residuals cancel.
-    'kept for the backward pass': sum(map(_bytes, twice))
-    - sum(map(_bytes, once)),
+    'kept for the backward pass': (
+      sum(map(_bytes, twice)) - sum(map(_bytes, once))
+    )
+    // 2,
     'learner working set': WORKING * largest,
     'copies of weights': copy,
   }
@@ -362,7 +365,10 @@ def _kept(
 ) -> tuple[dict[str, int], int]:
   """Returns bytes by what is kept, and of the untied weights."""
   shardings = placement.of_run(
-    run, model.logical_axes(parts.transformer), parts.optimizer, mesh
+    run,
+    model.logical_axes(parts.transformer),
+    parts.optimizer,
+    mesh,  # pyright: ignore
   )
 
   def size(shapes, shardings):
@@ -407,15 +413,15 @@ def _largest(
     arguments: rows -> shapes of the arguments of the function.
     function: what to trace.
     num_rows: rows on one device.
-    counted: shapes of products that are counted elsewhere.
+    counted: shapes of products that are counted elsewhere, of twice the rows.
   """
   once, twice = (
     _arrays(jax.make_jaxpr(function)(*arguments(rows)).jaxpr)
-    for rows in (num_rows, 2 * num_rows)
+    for rows in (2 * num_rows, 4 * num_rows)
   )
   products, copies = [0], [0]
   for (operation, array), (_, doubled) in zip(once, twice, strict=True):
-    growth = _bytes(doubled) - _bytes(array)
+    growth = (_bytes(doubled) - _bytes(array)) // 2
     if operation == 'dot_general' and array.shape not in counted:
       products.append(growth)
     if not growth:

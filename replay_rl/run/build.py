@@ -41,7 +41,7 @@ def parts(
   config: config_lib.Config,
   *,
   weight_rule: base.SlotRule | None = None,
-  task: task_lib.TextTask | None = None,
+  task: task_lib.Task | task_lib.TextTask | None = None,
 ) -> iteration.Parts:
   """Returns the functions and sizes of a run.
 
