@@ -14,18 +14,18 @@ class BoundsTest(absltest.TestCase):
   def test_replay_by_hand(self):
     parts = build.parts(tiny.config())
     longest = parts.task.max_new_tokens
-    found = bounds.replay(parts, num_rows=8, mu=2.0)
-    # 4 prompts of 4; two updates of 8 rows; a buffer of 32.
+    found = bounds.replay(parts, num_rows=12, mu=2.0)
+    # 4 prompts of 4; two updates of 12 rows; a buffer of 32.
     self.assertEqual(
       found,
       bounds.Replay(
         fresh_rollouts=16,
         generated_tokens=16 * longest,
         updates=2,
-        trained_rollouts=16,
-        trained_tokens=16 * longest,
-        replay_ratio=1.0,
-        cost_units=16 + 2 * 16,
+        trained_rollouts=24,
+        trained_tokens=24 * longest,
+        replay_ratio=1.5,
+        cost_units=24 + 2 * 16,
         buffer_iterations=2.0,
       ),
     )
