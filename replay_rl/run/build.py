@@ -38,7 +38,10 @@ _LOSS_ARGUMENTS = ('logprobs', 'behavior_logprobs', 'advantages', 'loss_mask')
 
 
 def parts(
-  config: config_lib.Config, *, weight_rule: base.SlotRule | None = None
+  config: config_lib.Config,
+  *,
+  weight_rule: base.SlotRule | None = None,
+  task: task_lib.Task | task_lib.TextTask | None = None,
 ) -> iteration.Parts:
   """Returns the functions and sizes of a run.
 
@@ -46,12 +49,14 @@ def parts(
     config: what to build.
     weight_rule: a rule to sample by instead of `config.replay.weights`, for a
       rule that is not (yet) in `replay/rules.py`.
+    task: a task to use instead of making `config.task`, whose files may be
+      elsewhere.
 
   Raises:
     ValueError: a field has a value that is not allowed.
   """
   config_lib.validate(config)
-  task = _task(config)
+  task = task or _task(config)
   transformer = _transformer(config.model, task)
   graphdef, _ = jax.eval_shape(
     functools.partial(model.init, transformer), jax.random.key(0)

@@ -11,6 +11,8 @@ import types
 import typing
 from typing import Any
 
+from replay_rl.lm import families
+
 TEXT_TASK = 'problems()'
 
 
@@ -176,6 +178,26 @@ class Config:
   logging: Logging
   checkpoint: Checkpoint
   mesh: Mesh
+
+
+def model_of(name: str, *, checkpoint: str | None, compute_dtype: str) -> Model:
+  """Returns the settings of a published model.
+
+  Args:
+    name: a key of `families.MODELS`.
+    checkpoint: folder of its weights; None for random ones.
+    compute_dtype: 'float32' or 'bfloat16'.
+
+  Raises:
+    ValueError: an unknown name.
+  """
+  longest = families.MODELS[name].max_context if name in families.MODELS else 1
+  shape = families.shape(name, max_context=longest, compute_dtype=compute_dtype)
+  fields = dataclasses.asdict(shape)
+  del fields['max_context']  # The run's own follows from prompt and response.
+  if shape.rope_scaling is not None:
+    fields['rope_scaling'] = shape.rope_scaling._asdict()
+  return Model(**fields, checkpoint=checkpoint)
 
 
 # Smallest allowed value of each number; the functions that a choice names

@@ -1,0 +1,277 @@
+"""Says what a run needs: `python -m replay_rl.plan --config=... --device=h200`.
+
+Memory on each device, by what it holds; lower bounds of the time of an
+iteration; and how much an iteration generates and learns from. Nothing is
+allocated and no file but the config is read: any machine will do. The exit
+status is 1 if the run does not fit.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import rich.box
+import rich.console
+import rich.table
+from absl import app
+from absl import flags
+from absl import logging as absl_logging
+from ml_collections import config_flags
+
+from replay_rl.lm import architecture
+from replay_rl.run import bounds
+from replay_rl.run import budget
+from replay_rl.run import build
+from replay_rl.run import config as config_lib
+from replay_rl.run import devices
+
+# Of a device's memory; the runtime and fragments take the rest.
+USABLE = 0.9
+
+_ADVICE = {
+  'parameters': 'more fsdp or tensor',
+  'optimizer state': 'more fsdp or tensor',
+  'lagged weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
+  'replay buffer': 'a smaller replay.capacity (it is whole on every device)',
+  'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
+  'gradients': 'more fsdp or tensor',
+  'kept for the backward pass': (
+    'optimizer.remat, more optimizer.num_microbatches, data or fsdp'
+  ),
+  'learner working set': (
+    'optimizer.logits_chunk, more optimizer.num_microbatches, data or fsdp'
+  ),
+  'KV cache': (
+    'fewer rollouts at once (sampler, evaluation), shorter responses, more '
+    'data or fsdp'
+  ),
+  'sampler working set': (
+    'fewer rollouts at once (sampler, evaluation), shorter prompts, more data '
+    'or fsdp'
+  ),
+  'copies of weights': 'more tensor',
+}
+
+# Their own flags, so that other programs can be imported beside this one.
+_FLAGS = flags.FlagValues()
+_CONFIG = config_flags.DEFINE_config_file(
+  'config',
+  None,
+  'File of configs/, with --config.field=value to override.',
+  flag_values=_FLAGS,
+)
+_DEVICE = flags.DEFINE_string(
+  'device', None, f'One of {", ".join(devices.DEVICES)}.', flag_values=_FLAGS
+)
+_MESH = flags.DEFINE_string(
+  'mesh',
+  None,
+  'As JSON, such as {"data": 1, "fsdp": 8, "tensor": 1}; else the config\'s.',
+  flag_values=_FLAGS,
+)
+_JSON = flags.DEFINE_bool(
+  'json', False, 'Print one JSON object instead.', flag_values=_FLAGS
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What a run needs.
+
+  Attributes:
+    device: name of the device.
+    mesh: sizes of the axes.
+    num_params: of the model.
+    limit: bytes of a device that can be used.
+    memory: bytes on each device.
+    times: seconds per iteration, lower bounds.
+    replay: what an iteration generates and learns from.
+  """
+
+  device: str
+  mesh: Mapping[str, int]
+  num_params: int
+  limit: float
+  memory: budget.Memory
+  times: bounds.Times
+  replay: bounds.Replay
+
+  @property
+  def fits(self) -> bool:
+    """Whether the run fits."""
+    return self.memory.total <= self.limit
+
+
+def plan(
+  config: config_lib.Config, *, device: str, mesh: Mapping[str, int]
+) -> Plan:
+  """Returns what a run needs; see the fields of `Plan`.
+
+  Args:
+    config: the run.
+    device: a key of `devices.DEVICES`.
+    mesh: sizes of the axes of `mesh.AXES`.
+
+  Raises:
+    ValueError: a setting that is not allowed, or a mesh that does not divide
+      the run.
+  """
+  chip = devices.named(device)
+  abstract_mesh = budget.abstract_mesh(mesh)
+  parts = build.parts(config, task=budget.task_of(config))
+  memory = budget.memory(config, parts, abstract_mesh)
+  num_rows = budget.rows_of_update(parts, budget.shapes_of_run(parts, 1))
+  seeds_at_once = config.num_seeds if config.vmap_seeds else 1
+  return Plan(
+    device=device,
+    mesh=dict(mesh),
+    num_params=architecture.num_params(parts.transformer),
+    limit=USABLE * chip.memory,
+    memory=memory,
+    times=bounds.times(
+      config,
+      parts,
+      abstract_mesh,
+      chip,
+      num_rows=num_rows,
+      cache_bytes=memory.programs['sampler']['KV cache'] // seeds_at_once,
+    ),
+    replay=bounds.replay(parts, num_rows=num_rows, mu=config.mu),
+  )
+
+
+def as_json(found: Plan) -> dict[str, Any]:
+  """Returns a plan as a JSON object: bytes, seconds and counts."""
+  return {
+    'device': found.device,
+    'mesh': found.mesh,
+    'num_params': found.num_params,
+    'fits': found.fits,
+    'limit': found.limit,
+    'total': found.memory.total,
+    'largest_program': found.memory.largest_program,
+    'largest_term': found.memory.largest_term,
+    'kept': found.memory.kept,
+    'programs': found.memory.programs,
+    'checkpoint': found.memory.checkpoint,
+    'lower_bounds': found.times._asdict(),
+    'replay': found.replay._asdict(),
+  }
+
+
+def table(found: Plan) -> rich.table.Table:
+  """Returns the memory of a plan, a line for each term."""
+  memory, largest = found.memory, found.memory.largest_program
+  mesh = ' x '.join(f'{axis} {size}' for axis, size in found.mesh.items())
+  grid = rich.table.Table(
+    title=f'GB on each {found.device} of a mesh {mesh}; '
+    f'{found.num_params / 1e9:.3f} G parameters',
+    box=rich.box.SIMPLE_HEAD,
+  )
+  grid.add_column('when')
+  grid.add_column('what')
+  grid.add_column('GB', justify='right')
+  for name, size in memory.kept.items():
+    grid.add_row('always', name, _gigabytes(size))
+  for program, terms in memory.programs.items():
+    grid.add_section()
+    for name, size in terms.items():
+      grid.add_row(f'+ {program}', name, _gigabytes(size))
+  grid.add_section()
+  grid.add_row('peak', f'always + {largest}', _gigabytes(memory.total))
+  grid.add_row('device', f'{USABLE:.0%} of its memory', _gigabytes(found.limit))
+  return grid
+
+
+def sentences(found: Plan) -> list[str]:
+  """Returns the rest of a plan, a line each."""
+  times, replay = found.times, found.replay
+  lines = [
+    f'Checkpoint on disk: {_gigabytes(found.memory.checkpoint)} GB, before '
+    'compression.',
+    'Lower bounds of an iteration with responses of full length: prefill '
+    f'{times.prefill:.3g} s, decode {times.decode:.3g} s, learner '
+    f'{times.learner:.3g} s.',
+    f'An iteration: {replay.fresh_rollouts} fresh rollouts, at most '
+    f'{replay.generated_tokens} generated tokens; {replay.updates} updates on '
+    f'{replay.trained_rollouts} rows, at most {replay.trained_tokens} trained '
+    'tokens.',
+    f'Replay ratio {replay.replay_ratio:.3g}; {replay.cost_units:.5g} cost '
+    f'units; the buffer holds {replay.buffer_iterations:.3g} iterations.',
+  ]
+  term = found.memory.largest_term
+  if found.fits:
+    return [*lines, 'It fits.']
+  return [
+    *lines,
+    f'It does not fit: {_gigabytes(found.memory.total)} GB of '
+    f'{_gigabytes(found.limit)}. The largest term is {term!r}. What helps: '
+    f'{_ADVICE[term]}.',
+  ]
+
+
+def main(argv: list[str]) -> None:
+  """Prints the plan that the flags ask for."""
+  if len(argv) > 1:
+    print(f'error: unexpected arguments: {argv[1:]}', file=sys.stderr)
+    sys.exit(2)
+  absl_logging.set_verbosity(absl_logging.WARNING)
+  jax.config.update('jax_platforms', 'cpu')  # Leaves an accelerator alone.
+  try:
+    if _CONFIG.value is None or _DEVICE.value is None:
+      raise ValueError('--config and --device must be given')
+    config = _CONFIG.value
+    found = plan(
+      config,
+      device=_DEVICE.value,
+      mesh=config.mesh.shape if _MESH.value is None else _mesh(_MESH.value),
+    )
+  except ValueError as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+  if _JSON.value:
+    print(json.dumps(as_json(found)))
+  else:
+    console = rich.console.Console()
+    console.print(table(found))
+    for line in sentences(found):
+      console.print(line, highlight=False, markup=False)
+  if not found.fits:
+    sys.exit(1)
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """Parses flags; ends with one line that names a flag that is wrong."""
+  try:
+    flags.FLAGS(argv[:1])
+    return _FLAGS(argv)
+  except (
+    flags.Error,
+    KeyError,
+    AttributeError,
+    TypeError,
+    ValueError,
+  ) as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
+
+
+def _mesh(text: str) -> Mapping[str, int]:
+  try:
+    shape = json.loads(text)
+  except ValueError as error:
+    raise ValueError(f'mesh = {text!r}: must be JSON: {error}') from error
+  if not isinstance(shape, dict):
+    raise ValueError(f'mesh = {text!r}: must be a JSON object')
+  return shape
+
+
+def _gigabytes(num_bytes: float) -> str:
+  return f'{num_bytes / 1e9:.2f}'
+
+
+if __name__ == '__main__':
+  app.run(main, flags_parser=parse_flags)

@@ -1,0 +1,169 @@
+"""Tests of the plan: the real main, and the configs that people plan with."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import pathlib
+import sys
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl import plan
+from replay_rl.lm import families
+from replay_rl.run import budget
+from replay_rl.run import config as config_lib
+from tests import tiny
+
+ROOT = pathlib.Path(__file__).parents[1]
+_CONFIGS = {
+  'gsm8k_qwen3_0_6b': ('on_policy', 'reuse_2', 'reuse_4'),
+  'math_llama3_2_3b': ('on_policy', 'reuse_2', 'reuse_4'),
+  'math_qwen2_5_7b': ('on_policy', 'reuse_2', 'reuse_4'),
+  'math_qwen3_4b_prioritized': ('on_policy', 'prioritized'),
+}
+_EIGHT = {'data': 1, 'fsdp': 8, 'tensor': 1}
+
+
+def _config(name, arm) -> config_lib.Config:
+  path = ROOT / 'configs' / f'{name}.py'
+  spec = importlib.util.spec_from_file_location(name, path)
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(arm)
+
+
+def _main(*arguments) -> tuple[int, str, str]:
+  """Returns the exit status and what was printed."""
+  argv = ['plan', *arguments]
+  out, err = io.StringIO(), io.StringIO()
+  status = 0
+  with (
+    mock.patch.object(sys, 'argv', argv),
+    contextlib.redirect_stdout(out),
+    contextlib.redirect_stderr(err),
+  ):
+    try:
+      plan.main(plan.parse_flags(argv))
+    except SystemExit as ended:
+      status = ended.code
+    finally:
+      for name in ('config', 'device', 'mesh', 'json'):
+        plan._FLAGS[name].unparse()
+      plan._FLAGS.unparse_flags()
+  return status, out.getvalue(), err.getvalue()
+
+
+class ConfigsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    *((name, arm) for name, arms in _CONFIGS.items() for arm in arms)
+  )
+  def test_every_arm_is_valid_without_any_file(self, name, arm):
+    config_lib.validate(_config(name, arm))
+
+  @parameterized.parameters(
+    *((name, arms[-1]) for name, arms in _CONFIGS.items())
+  )
+  def test_each_is_planned_for_gpus_and_tpus(self, name, arm):
+    config = _config(name, arm)
+    gpu = plan.plan(config, device='h200', mesh=_EIGHT)
+    tpu = plan.plan(config, device='v5e', mesh=_EIGHT)
+    self.assertEqual(gpu.memory, tpu.memory)
+    self.assertTrue(gpu.fits)
+    # 16 bytes a weight: itself, two moments, a gradient.
+    least = 16 * gpu.num_params / 8
+    self.assertGreater(gpu.memory.total, least)
+    self.assertLess(tpu.limit, gpu.limit)
+    self.assertLess(gpu.times.learner, tpu.times.learner)
+
+  def test_a_model_has_the_numbers_of_its_family(self):
+    for name, shape in families.MODELS.items():
+      found = config_lib.model_of(
+        name, checkpoint=None, compute_dtype='bfloat16'
+      )
+      for field in ('vocab_size', 'd_model', 'head_dim', 'tied_embeddings'):
+        self.assertEqual(getattr(found, field), getattr(shape, field))
+      scaling = shape.rope_scaling
+      self.assertEqual(found.rope_scaling, scaling and scaling._asdict())
+    with self.assertRaisesRegex(ValueError, "name='GPT-2' must be one of"):
+      config_lib.model_of('GPT-2', checkpoint=None, compute_dtype='float32')
+
+
+class MainTest(parameterized.TestCase):
+  def test_a_run_that_fits(self):
+    status, out, _ = _main(
+      f'--config={ROOT}/configs/quickstart.py', '--device=v5e'
+    )
+    self.assertEqual(status, 0)
+    for words in ('parameters', 'KV cache', 'Lower bounds', 'It fits.'):
+      self.assertIn(words, out)
+
+  def test_a_run_that_does_not_fit_says_what_helps(self):
+    status, out, _ = _main(
+      f'--config={ROOT}/configs/math_qwen2_5_7b.py',
+      '--device=h100',
+      '--mesh={"data": 1, "fsdp": 1, "tensor": 1}',
+    )
+    self.assertEqual(status, 1)
+    self.assertRegex(' '.join(out.split()), 'It does not fit: .* What helps: ')
+
+  def test_for_machines_and_with_paths_of_the_user(self):
+    with mock.patch.object(plan, 'plan', wraps=plan.plan) as called:
+      status, out, _ = _main(
+        f'--config={ROOT}/configs/gsm8k_qwen3_0_6b.py:reuse_4',
+        '--config.text.problems=/elsewhere',
+        '--config.model.checkpoint=/there',
+        '--device=h200',
+        '--json',
+      )
+    self.assertEqual(status, 0)
+    found = json.loads(out)
+    self.assertTrue(found['fits'])
+    self.assertEqual(found['num_params'], 596_049_920)
+    self.assertEqual(found['replay']['replay_ratio'], 4.0)
+    self.assertEqual(found['kept']['parameters'], 4 * 596_049_920)
+    (config,) = called.call_args.args
+    self.assertEqual(config.text.problems, '/elsewhere')
+    self.assertEqual(config.model.checkpoint, '/there')
+
+  @parameterized.parameters(
+    (('--device=h100',), '--config and --device must be given'),
+    (('--device=abacus',), "device = 'abacus'"),
+    (('--device=h100', '--mesh=[1]'), 'must be a JSON object'),
+    (('--device=h100', '--mesh={'), 'must be JSON'),
+    (('--device=h100', '--mesh={"data": 1}'), 'must name the axes'),
+    (('--device=h100', '--config.replay.capacity=3'), 'capacity = 3'),
+    (('--device=h100', '--config.replay.capcity=3'), 'capcity'),
+    (('--device=h100', 'more'), 'unexpected arguments'),
+  )
+  def test_bad_input_ends_with_one_line(self, flags, message):
+    config = [f'--config={ROOT}/configs/quickstart.py']
+    if 'must be given' in message:
+      config = []
+    status, _, err = _main(*config, *flags)
+    self.assertEqual(status, 2)
+    self.assertRegex(err, '^error: ')
+    self.assertIn(message, err)
+
+  def test_a_task_in_text_needs_its_vocabulary(self):
+    config = _config('gsm8k_qwen3_0_6b', 'reuse_2')
+    config.model.vocab_size = None
+    with self.assertRaisesRegex(ValueError, 'model.vocab_size = None'):
+      budget.task_of(config)
+    self.assertIsNone(budget.task_of(tiny.config()))
+
+  def test_every_term_has_advice(self):
+    found = plan.plan(
+      tiny.config(sampler__weight_lag=2),
+      device='h100',
+      mesh={'data': 1, 'fsdp': 1, 'tensor': 1},
+    )
+    terms = set(found.memory.kept).union(*found.memory.programs.values())
+    self.assertEqual(terms, set(plan._ADVICE))
+
+
+if __name__ == '__main__':
+  absltest.main()
