@@ -18,7 +18,7 @@ def tables(results: Mapping[str, Any]) -> list[rich.table.Table]:
   Args:
     results: what `results.json` holds.
   """
-  found = [_scores(results), _statuses(results)]
+  found = [_scores(results), _samples(results)]
   if 'comparison' in results:
     found.append(_comparison(results['comparison']))
   return found
@@ -41,30 +41,12 @@ def _scores(results: Mapping[str, Any]) -> rich.table.Table:
   grid = _grid(
     f'%, n = {settings["n"]}, temperature {settings["temperature"]:g}; '
     f'{100 * results["intervals"]["confidence"]:g} % bootstrap over problems',
-    [
-      *(f'pass@{k}' for k in results['average']['pass_at_k']),
-      'tokens',
-      'cut off',
-    ],
+    [f'pass@{k}' for k in results['average']['pass_at_k']],
   )
   for name, scores in benchmarks.items():
     grid.add_row(text.Text(name), *_cells(scores))
   if len(benchmarks) > 1:
     grid.add_row('average', *_cells(results['average']))
-  return grid
-
-
-def _statuses(results: Mapping[str, Any]) -> rich.table.Table:
-  benchmarks = results['benchmarks']
-  # Columns of zeros are left out.
-  totals = collections.Counter()
-  for scores in benchmarks.values():
-    totals.update(scores['statuses'])
-  shown = [name for name, total in totals.items() if total]
-  grid = _grid('samples by what the verifier said', ['problems', *shown])
-  for name, scores in benchmarks.items():
-    counts = [scores['num_problems'], *(scores['statuses'][s] for s in shown)]
-    grid.add_row(text.Text(name), *map(str, counts))
   return grid
 
 
@@ -75,11 +57,32 @@ def _cells(scores: Mapping[str, Any]) -> list[str]:
     if found['interval'] is not None:
       low, high = found['interval']
       cells[-1] += f'\n{100 * low:.1f}–{100 * high:.1f}'
-  return [
-    *cells,
-    f'{scores["response_length"]:.1f}',
-    f'{100 * scores["truncated_fraction"]:.1f}',
-  ]
+  return cells
+
+
+def _samples(results: Mapping[str, Any]) -> rich.table.Table:
+  benchmarks = results['benchmarks']
+  totals = collections.Counter()
+  for scores in benchmarks.values():
+    totals.update(scores['statuses'])
+  shown = [name for name, total in totals.items() if total]
+  grid = _grid(
+    'responses, and how many the verifier found to be what',
+    ['problems', 'tokens', 'cut off', *shown],
+  )
+  rows = dict(benchmarks)
+  if len(rows) > 1:
+    rows['average'] = results['average']
+  for name, scores in rows.items():
+    counts = scores.get('statuses', {})
+    grid.add_row(
+      text.Text(name),
+      str(scores.get('num_problems', '')),
+      f'{scores["response_length"]:.1f}',
+      f'{100 * scores["truncated_fraction"]:.1f} %',
+      *(str(counts.get(status, '')) for status in shown),
+    )
+  return grid
 
 
 def _comparison(comparison: Mapping[str, Any]) -> rich.table.Table:
