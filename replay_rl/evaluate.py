@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 import rich.console
 import rich.progress
 from absl import logging as absl_logging
@@ -29,6 +30,7 @@ from replay_rl import rng
 from replay_rl.lm import architecture
 from replay_rl.lm import hf
 from replay_rl.lm import hf_config
+from replay_rl.lm import hf_layout
 from replay_rl.lm import model as model_lib
 from replay_rl.lm import sampler
 from replay_rl.lm import tokenizer as tokenizer_lib
@@ -88,19 +90,28 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
   mesh = mesh_lib.make(settings.mesh)
   cache = pathlib.Path(options.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
+  program = _program(settings, config, tokenizer)
+  with jax.set_mesh(mesh):
+    _trace(program, settings, config)
+  versions = {
+    name: benchmarks_lib.fingerprints(benchmark)
+    for name, benchmark in benchmarks.items()
+  }
+  baseline = _baseline(options, versions)
+  # Outside of the mesh: each device is written to by itself.
+  params = _params(settings, run, config, mesh)
+  record = settings._asdict() | {
+    'weights': evaluated.fingerprint(params),
+    'benchmarks': versions,
+  }
   with workdir_lib.locked(options.out), jax.set_mesh(mesh):
-    params = _params(settings, run, config, mesh)
-    record = settings._asdict() | {
-      'weights': evaluated.fingerprint(params),
-      'benchmarks': {
-        name: benchmarks_lib.fingerprints(benchmark)
-        for name, benchmark in benchmarks.items()
-      },
-    }
-    baseline = _baseline(options, record)
     for note in workdir_lib.claim(options.out, record):
       warnings.warn(f'{note}: samples may not repeat', stacklevel=2)
-    generate = _generate_fn(settings, config, params, tokenizer)
+
+    def generate(name, prompts, batch):
+      rng_key = rng.stream_key(settings.eval_seed, f'benchmark/{name}', batch)
+      return program(params, rng_key, prompts.tokens, prompts.lengths)
+
     with verifiers.Pool(
       num_workers=num_workers,
       answer_timeout=settings.answer_timeout,
@@ -115,7 +126,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
             num_samples=settings.n,
             batch_size=settings.batch_size,
             tokenizer=tokenizer,
-            generate_fn=generate(name),
+            generate_fn=functools.partial(generate, name),
             judge_fn=pool.judge,
             report_fn=report,
           )
@@ -205,15 +216,14 @@ def _params(
   )
 
 
-def _generate_fn(
+def _program(
   settings: evaluation_flags.Settings,
   config: architecture.TransformerConfig,
-  params: base.PyTree,
   tokenizer: tokenizer_lib.Tokenizer,
-) -> Callable[[str], benchmarks_lib.GenerateFn]:
-  """Returns how to sample the batches of a benchmark of that name.
+) -> Callable[..., tuple[base.Array, base.Array, base.Array]]:
+  """Returns what samples a batch: (params, rng_key, tokens, lengths).
 
-  All share one program.
+  All benchmarks share it, and its one shape.
   """
   graphdef, _ = jax.eval_shape(
     functools.partial(model_lib.init, config), jax.random.key(0)
@@ -235,14 +245,21 @@ def _generate_fn(
     )
     return completions.responses, completions.lengths, completions.is_finished
 
-  def of_benchmark(name):
-    def generate(prompts, batch):
-      rng_key = rng.stream_key(settings.eval_seed, f'benchmark/{name}', batch)
-      return program(params, rng_key, prompts.tokens, prompts.lengths)
+  return program
 
-    return generate
 
-  return of_benchmark
+def _trace(
+  program: Callable,
+  settings: evaluation_flags.Settings,
+  config: architecture.TransformerConfig,
+) -> None:
+  """Has the sampler check its settings, before anything is read or written."""
+  lengths = jax.ShapeDtypeStruct((settings.batch_size,), np.int32)
+  tokens = jax.ShapeDtypeStruct(
+    (settings.batch_size, settings.max_prompt_tokens), np.int32
+  )
+  params = hf_layout.abstract_params(config)
+  jax.eval_shape(program, params, jax.random.key(0), tokens, lengths)
 
 
 @contextlib.contextmanager
@@ -281,9 +298,14 @@ def _progress(
 
 
 def _baseline(
-  options: argparse.Namespace, record: dict[str, Any]
+  options: argparse.Namespace, benchmarks: dict[str, dict[str, Any]]
 ) -> dict[str, Any] | None:
-  """Returns the results to compare with, checked before any work is done."""
+  """Returns the results to compare with, checked before any work is done.
+
+  Args:
+    options: flags.
+    benchmarks: fingerprints of the benchmarks, which must be the same there.
+  """
   if options.baseline is None:
     return None
   path = options.baseline / RESULTS
@@ -293,13 +315,14 @@ def _baseline(
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(f'baseline: {path} cannot be read: {error!r}') from error
 
-  def versions(benchmarks):
-    return {name: found['problems'] for name, found in benchmarks.items()}
-
-  if versions(theirs) != versions(record['benchmarks']):
+  there, here = (
+    {name: found['problems'] for name, found in versions.items()}
+    for versions in (theirs, benchmarks)
+  )
+  if there != here:
     raise ValueError(
-      f'baseline: {path} is of the benchmarks {versions(theirs)}, must be of '
-      f'{versions(record["benchmarks"])}, with the same problems.'
+      f'baseline: {path} is of the benchmarks {there}, must be of {here}, with '
+      'the same problems.'
     )
   return baseline
 
