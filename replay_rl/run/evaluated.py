@@ -175,8 +175,11 @@ def restore(
     raise ValueError(f'{where} cannot be read: {error}') from error
   params = restored['run']['learner']['params']
   _check(params, item['learner']['params'], restored['checksums'], where)
-  if restored['run']['seed'].tolist() != list(run.seeds):
-    raise ValueError(f'{where}: holds seeds {restored["run"]["seed"].tolist()}')
+  found = restored['run']['seed'].tolist()
+  if found != list(run.seeds):
+    raise ValueError(
+      f'{where} holds the seeds {found}, the config says {list(run.seeds)}.'
+    )
   return jax.tree.map(
     lambda leaf, sharding: jax.device_put(leaf[row], sharding),
     params,
@@ -186,15 +189,25 @@ def restore(
 
 def fingerprint(params: base.PyTree) -> str:
   """Returns a checksum of weights, the same on any mesh."""
-  sums = jax.device_get(jax.tree.map(_sum_of_bits, params))
+  sums = jax.device_get(jax.tree.map(_hash, params))
   return f'{zlib.crc32(np.array(jax.tree.leaves(sums)).tobytes()):08x}'
 
 
 @jax.jit
-def _sum_of_bits(leaf: base.Array) -> base.Array:
-  # Integers, because their sum modulo 2^32 has no order.
+def _hash(leaf: base.Array) -> base.Array:
+  """Returns the sum of a hash of each number and its place, `[]` uint32."""
   bits = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
-  return jnp.sum(bits, dtype=jnp.uint32)
+  place = jnp.zeros_like(bits)
+  for axis, size in enumerate(leaf.shape):
+    place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(
+      jnp.uint32, leaf.shape, axis
+    )
+  # The finalizer of MurmurHash3, https://github.com/aappleby/smhasher.
+  mixed = bits ^ (place * jnp.uint32(0x9E3779B9))
+  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+    mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+  # Integers, because their sum modulo 2^32 is the same in any order.
+  return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
 
 
 def _open(folder: pathlib.Path) -> ocp.CheckpointManager:
