@@ -23,19 +23,38 @@ setuptools.setup(
     'rich',
   ],
   extras_require={
+    'math': [
+      # array_record has no wheels for Windows and none for macOS on Intel.
+      'array_record',
+      'grain',
+      'jinja2',
+      'math-verify',
+      'safetensors',
+      'tensorflow-datasets',
+      'tokenizers',
+    ],
     'plots': ['matplotlib', 'scipy>=1.15'],
     'tensorboard': ['tensorboardX'],
     'gpu': ['jax[cuda13]'],
     'tpu': ['jax[tpu]'],
     'test': [
+      'array_record',
+      'grain',
+      'jinja2',
+      'math-verify',
       'matplotlib',
       'pyright[nodejs]',
       'pytest',
       'rlax',
       'ruff',
+      'safetensors',
       'scipy',
       'tensorboardX',
+      'tensorflow-datasets',
+      'tokenizers',
     ],
+    # The reference implementation that tests/parity compares with.
+    'parity': ['torch', 'transformers'],
     # Also needs torch, whose CPU build is best installed on its own.
     'bench': ['datasets', 'flashbax', 'torch', 'transformers', 'trl'],
   },

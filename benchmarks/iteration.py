@@ -106,7 +106,11 @@ def build_parts(size: dict):
     greedy_fn=generate_fn,
     unbiased_fn=generate_fn,
     logprobs_fn=functools.partial(
-      model.token_logprobs, graphdef, temperature=1.0
+      model.token_logprobs,
+      graphdef,
+      temperature=1.0,
+      chunk_size=None,
+      remat=False,
     ),
     optimizer=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-4)),
     advantage_fn=functools.partial(advantages.group_standardized, eps=1e-4),

@@ -94,7 +94,9 @@ def report_size(size, config, rows, prompt_length, new_tokens):
     )
 
   def score(params):
-    return model.token_logprobs(graphdef, params, tokens, temperature=1.0)
+    return model.token_logprobs(
+      graphdef, params, tokens, temperature=1.0, chunk_size=None, remat=False
+    )
 
   def loss(params):
     logprobs, entropy = score(params)

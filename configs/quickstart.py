@@ -94,6 +94,8 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
       max_grad_norm=1.0,
       # XLA:CPU rounds matmuls of 384 x 13 rows unlike those of the sampler.
       num_microbatches=2 if arm == 'prioritized' else 1,
+      logits_chunk=None,
+      remat=False,
     ),
     evaluation=config_lib.Evaluation(every=20, num_prompts=64, num_samples=8),
     logging=config_lib.Logging(

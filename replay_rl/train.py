@@ -81,6 +81,8 @@ def train(
     jax.set_mesh(mesh),
   ):
     stack.callback(task_lib.close, parts.task)
+    for note in task_lib.notes(parts.task):
+      logs.say(note)
     for note in workdir_lib.claim(workdir, dataclasses.asdict(config)):
       warnings.warn(f'{note}: the run may not repeat bit for bit', stacklevel=2)
     programs = programs_lib.build(

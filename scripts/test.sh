@@ -1,13 +1,24 @@
 #!/usr/bin/env bash
-# Lint, types and every test. Usage: bash scripts/test.sh [PYTEST ARGUMENT ...]
+# Lint, types and every test. Usage: bash scripts/test.sh [--parity] [PYTEST ARGUMENT ...]
+# --parity: also the comparison with transformers, which installs torch (6 GB).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-install_extras test
+extras=test
+ignored=(--ignore=tests/parity)
+if [ "${1:-}" = --parity ]; then
+  shift
+  extras=test,parity
+  ignored=()
+fi
+install_extras "$extras"
 say "Lint"
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 say "Types"
 .venv/bin/pyright --warnings
 say "Tests"
-.venv/bin/python -m pytest -q "$@"
+.venv/bin/python -m pytest -q "${ignored[@]}" "$@"
+if [ "$extras" = test ]; then
+  say "Left out: tests/parity, against torch and transformers; run bash scripts/test.sh --parity"
+fi

@@ -81,6 +81,8 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       weight_decay=0.0,
       max_grad_norm=1.0,
       num_microbatches=1,
+      logits_chunk=None,
+      remat=False,
     ),
     evaluation=config_lib.Evaluation(every=2, num_prompts=4, num_samples=2),
     logging=config_lib.Logging(

@@ -2,7 +2,7 @@
 
 `kill -9` gives a process no chance to tidy up. After the last kill the run is
 continued to its end, and has to equal a run that nobody touched: every array of
-the last checkpoint, and every byte of the metrics.
+the last checkpoint, and every byte of the metrics and the samples.
 
 Command: python experiments/kill_resume/kill_resume.py --kills=20
 """
@@ -92,16 +92,22 @@ def compare(
     done.append(_num_lines(folder / 'killed'))
   subprocess.run(command('killed'), check=True, stdout=subprocess.DEVNULL)
 
-  untouched, killed = (
-    (folder / workdir / 'metrics.jsonl').read_bytes()
-    for workdir in ('untouched', 'killed')
+  sizes, different = (
+    {},
+    _different_arrays(folder / 'untouched', folder / 'killed'),
   )
-  different = _different_arrays(folder / 'untouched', folder / 'killed')
+  for name in ('metrics.jsonl', 'samples.jsonl'):
+    untouched, killed = (
+      (folder / workdir / name).read_bytes()
+      for workdir in ('untouched', 'killed')
+    )
+    sizes[name] = len(untouched)
+    if untouched != killed:
+      different.append(name)
   return {
-    'is_equal': untouched == killed and not different,
-    'metrics_bytes': len(untouched),
-    'metrics_equal': untouched == killed,
-    'different_arrays': different,
+    'is_equal': not different,
+    'compared_bytes': sizes,
+    'different': different,
     'kills': kills,
     'lines_written_at_each_kill': done,
     'seconds_of_the_untouched_run': round(seconds, 1),

@@ -254,9 +254,9 @@ def _is_tied(stored: Mapping[str, hf_files.Stored]) -> bool:
   output, embedding = stored[_OUTPUT], stored[_EMBEDDING]
   if output.shape != embedding.shape or output.dtype not in hf_files.TYPES:
     return False
-  block = 4096
-  for start in range(0, embedding.shape[0], block):
-    ranges = (slice(start, start + block), slice(None))
+  num_rows, block = embedding.shape[0], 4096
+  for start in range(0, num_rows, block):
+    ranges = (slice(start, min(start + block, num_rows)), slice(None))
     one, other = (
       hf_files.read(stored[name], name, ranges).astype(np.float32)
       for name in (_OUTPUT, _EMBEDDING)

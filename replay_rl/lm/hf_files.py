@@ -104,14 +104,13 @@ def split(
   Raises:
     ValueError: a file with a single tensor would exceed `max_file_bytes`.
   """
+  needed, name = max((_num_bytes([tensor]), tensor.name) for tensor in tensors)
+  if needed > max_file_bytes:
+    raise ValueError(
+      f'max_file_bytes={max_file_bytes} must be at least {needed}, for {name}.'
+    )
   groups: list[list[Planned]] = []
   for tensor in tensors:
-    alone = _num_bytes([tensor])
-    if alone > max_file_bytes:
-      raise ValueError(
-        f'max_file_bytes={max_file_bytes} must be at least {alone}, for '
-        f'{tensor.name}.'
-      )
     if groups and _num_bytes([*groups[-1], tensor]) <= max_file_bytes:
       groups[-1].append(tensor)
     else:

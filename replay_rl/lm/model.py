@@ -140,7 +140,8 @@ def apply(
   Returns:
     `[B, T, V]` float32.
   """
-  return unembed(params, _hidden_states(graphdef, params, tokens, is_valid))
+  x_BTD = _hidden_states(graphdef, params, tokens, is_valid, remat=False)
+  return unembed(params, x_BTD)
 
 
 def extend(
@@ -179,6 +180,7 @@ def extend(
     is_valid_BS,
     column=column,
     key_values=cache.layers,
+    remat=False,
   )
   return x_BTD, cache_lib.Cache(
     layers=key_values,
@@ -212,6 +214,8 @@ def token_logprobs(
   tokens: base.Array,
   *,
   temperature: float | base.Array,
+  chunk_size: int | None,
+  remat: bool,
 ) -> tuple[base.Array, base.Array]:
   """Returns the log-probability of each token given those before it.
 
@@ -220,21 +224,72 @@ def token_logprobs(
     params: from `init`.
     tokens: `[B, T]` int32, right-padded.
     temperature: `[]` positive; logits are divided by it.
+    chunk_size: tokens of a row whose logits exist at once, in the backward
+      pass too, which computes them again; None for all. Then the largest array
+      is `[B, chunk_size, V]` instead of `[B, T, V]`.
+    remat: compute the activations of a layer again in the backward pass, which
+      keeps the input of each layer only.
 
   Returns:
     `[B, T]` float32 each: log p(token t | tokens < t), and the entropy in nats
     of the distribution it is scored under; both zero at t = 0.
+
+  Raises:
+    ValueError: if `chunk_size` is less than 1.
   """
-  x_BTD = _hidden_states(graphdef, params, tokens[:, :-1], None)
+  if chunk_size is not None and chunk_size < 1:
+    raise ValueError(f'chunk_size={chunk_size} must be None or at least 1.')
+  x_BTD = _hidden_states(graphdef, params, tokens[:, :-1], None, remat=remat)
+  score = functools.partial(_score, params, temperature)
+  num_scored = tokens.shape[1] - 1
+  if chunk_size is None or chunk_size >= num_scored:
+    logprobs_BT, entropy_BT = score(x_BTD, tokens[:, 1:])
+  else:
+    # Rows stay whole, since they may be split over devices.
+    num_chunks = -(-num_scored // chunk_size)
+    chunks = jax.tree.map(
+      lambda leaf: _split_tokens(leaf, num_chunks, chunk_size),
+      (x_BTD, tokens[:, 1:]),
+    )
+    scored = jax.lax.map(lambda chunk: jax.checkpoint(score)(*chunk), chunks)
+    logprobs_BT, entropy_BT = jax.tree.map(
+      lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1)[
+        :, :num_scored
+      ],
+      scored,
+    )
+  pad = ((0, 0), (1, 0))
+  return jnp.pad(logprobs_BT, pad), jnp.pad(entropy_BT, pad)
+
+
+def _score(
+  params: base.PyTree,
+  temperature: float | base.Array,
+  x_BTD: base.Array,
+  tokens_BT: base.Array,
+) -> tuple[base.Array, base.Array]:
+  """Returns the log-probabilities of the tokens, and the entropy."""
   logits_BTV = unembed(params, x_BTD) / temperature
   logprobs_BTV = jax.nn.log_softmax(logits_BTV)
   # A masked sum: the transpose of a gather would be a scatter.
   ids_11V = jnp.arange(logits_BTV.shape[-1])[None, None, :]
-  is_token_BTV = ids_11V == tokens[:, 1:, None]
+  is_token_BTV = ids_11V == tokens_BT[:, :, None]
   logprobs_BT = jnp.sum(jnp.where(is_token_BTV, logprobs_BTV, 0.0), axis=-1)
   entropy_BT = -jnp.sum(jnp.exp(logprobs_BTV) * logprobs_BTV, axis=-1)
-  pad = ((0, 0), (1, 0))
-  return jnp.pad(logprobs_BT, pad), jnp.pad(entropy_BT, pad)
+  return logprobs_BT, entropy_BT
+
+
+def _split_tokens(
+  leaf: base.Array, num_chunks: int, chunk_size: int
+) -> base.Array:
+  """Returns `[num_chunks, B, chunk_size, ...]` of `[B, T, ...]`, padded."""
+  B, T = leaf.shape[:2]
+  padding = [(0, 0)] * leaf.ndim
+  padding[1] = (0, num_chunks * chunk_size - T)
+  split = jnp.pad(leaf, padding).reshape(
+    B, num_chunks, chunk_size, *leaf.shape[2:]
+  )
+  return jnp.moveaxis(split, 1, 0)
 
 
 def _hidden_states(
@@ -242,6 +297,8 @@ def _hidden_states(
   params: base.PyTree,
   tokens_BT: base.Array,
   is_valid_BT: base.Array | None,
+  *,
+  remat: bool,
 ) -> base.Array:
   """Returns what the output layer reads, `[B, T, D]`, without a cache."""
   chex.assert_rank(tokens_BT, 2)
@@ -259,6 +316,7 @@ def _hidden_states(
     is_valid_BT,
     column=jnp.int32(0),
     key_values=None,
+    remat=remat,
   )
   return x_BTD
 
@@ -272,6 +330,7 @@ def _forward(
   *,
   column: base.Array,
   key_values: base.PyTree,
+  remat: bool,
 ) -> tuple[base.Array, base.PyTree]:
   """Returns hidden states, and the keys and values if there were any."""
   chex.assert_type([tokens_BT, is_valid_BS], [jnp.int32, bool])
@@ -302,6 +361,8 @@ def _forward(
     module = nnx.merge(layer_def, layer_params)
     return module(x_BTD, context, key_values, index), None
 
+  if remat:
+    run_layer = jax.checkpoint(run_layer)
   x_BTD = module.embedding[...][tokens_BT].astype(config.compute_dtype)
   if is_unrolled:
     pasts = key_values or [None] * config.num_layers

@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
       thresholds=options.thresholds,
       smooth=options.smooth,
       baseline=options.baseline,
+      max_samples=options.max_samples,
     )
   except (ValueError, OSError) as error:
     print(f'error: {error}', file=sys.stderr)
@@ -91,6 +92,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
   )
   parser.add_argument(
     '--baseline', help='name of the arm to compare with (default: the first)'
+  )
+  parser.add_argument(
+    '--max_samples',
+    type=int,
+    default=5000,
+    help='replayed samples to show of each run (default: %(default)s)',
   )
   return parser.parse_args(arguments)
 

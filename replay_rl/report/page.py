@@ -13,19 +13,12 @@ from replay_rl.report import runs
 from replay_rl.report import table
 from replay_rl.report import words
 
-_PAGE = string.Template("""\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
+STYLE = """\
 :root { color-scheme: light dark; --line: #8886; --faint: #8882; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-p { max-width: 46rem; }
+p, ul { max-width: 46rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem;
   font-variant-numeric: tabular-nums; }
@@ -37,12 +30,22 @@ tbody th { font-weight: 600; }
 small { display: block; opacity: .7; font-size: .8rem; }
 figure { margin: 1.5rem 0 2.5rem; }
 figure img { width: 100%; background: #fff; border-radius: 4px; }
-figcaption { font-size: .9rem; max-width: 52rem; }
+figcaption { font-size: .9rem; max-width: 52rem; }"""
+
+_PAGE = string.Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+$style
 </style>
 </head>
 <body>
 <h1>$title</h1>
-<h2>What was run</h2>
+$link<h2>What was run</h2>
 $arms
 $differences
 <h2>What it took to reach a reward</h2>
@@ -59,7 +62,11 @@ $figures
 
 
 def make(
-  arms: list[runs.Run], results: table.Table, drawn: list[figures.Figure]
+  arms: list[runs.Run],
+  results: table.Table,
+  drawn: list[figures.Figure],
+  *,
+  samples: str | None = None,
 ) -> str:
   """Returns the page; the same input gives the same bytes.
 
@@ -67,10 +74,13 @@ def make(
     arms: the runs, in the order of the table.
     results: their table.
     drawn: their figures, embedded as base64.
+    samples: name of the page of samples beside this one; None without.
   """
   names = ', '.join(run.name for run in arms)
   return _PAGE.substitute(
     title=_text(f'Experience replay: {names}'),
+    style=STYLE,
+    link=_link(samples),
     arms=_arms(arms, results),
     differences=_differences(arms),
     results=_results(results),
@@ -135,6 +145,12 @@ def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
 
 def _is_surprising(milestone: table.Milestone, saving: table.Saving) -> bool:
   return (milestone.wall_clock == 'improved') != (saving.median > 0)
+
+
+def _link(samples: str | None) -> str:
+  if samples is None:
+    return ''
+  return f'<p><a href="{_text(samples)}">Browse replayed samples</a></p>\n'
 
 
 def _arms(arms: list[runs.Run], results: table.Table) -> str:
@@ -247,7 +263,8 @@ def _saving(saving: table.Saving | None) -> str:
     return 'baseline'
   text = words.percent(saving.median)
   if saving.interval is not None:
-    text += f' [{", ".join(map(words.percent, saving.interval))}]'
+    low, high = map(words.percent, saving.interval)
+    text += f' [{low},\N{NO-BREAK SPACE}{high}]'
   if not saving.per_seed.size:
     return f'{text}<small>not paired</small>'
   return text + _small(map(words.percent, saving.per_seed))
@@ -291,7 +308,7 @@ def _cost(arms: list[runs.Run], results: table.Table) -> str:
       'do not compare.'
     )
   shares = [
-    f'{arm.name} {100 * np.median(arm.generation_flops):.0f} %'
+    f'{arm.name}: {100 * np.median(arm.generation_flops):.0f} %'
     for arm in results.arms
     if np.isfinite(np.median(arm.generation_flops))
   ]
@@ -356,7 +373,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _small(cells) -> str:
-  text = ' · '.join(cells)
+  text = '\N{NO-BREAK SPACE}· '.join(cells)
   return f'<small>{text}</small>' if text else ''
 
 

@@ -8,6 +8,8 @@ from replay_rl.report import export
 from replay_rl.report import figures
 from replay_rl.report import page
 from replay_rl.report import runs
+from replay_rl.report import samples
+from replay_rl.report import samples_page
 from replay_rl.report import table
 
 
@@ -18,10 +20,12 @@ def render(
   thresholds: tuple[float, ...],
   smooth: int,
   baseline: str | None,
+  max_samples: int,
 ) -> table.Table:
   """Writes index.html, table.json, table.csv and one PNG per figure.
 
-  The same runs give the same bytes.
+  Where a run has samples, samples.html too, with a link to it. The same runs
+  give the same bytes.
 
   Args:
     run_dirs: folders written by the trainer, one per arm.
@@ -29,6 +33,7 @@ def render(
     thresholds: rewards to reach.
     smooth: iterations of the trailing mean of reward and entropy.
     baseline: name of the arm to compare with; None takes the first.
+    max_samples: how many samples of each run to show.
 
   Returns:
     The table.
@@ -42,6 +47,10 @@ def render(
       f'thresholds = {thresholds}, must be one or more increasing numbers.'
     )
   arms = runs.read_all(run_dirs)
+  replayed = [
+    samples.read(folder, arm=run.name, max_samples=max_samples)
+    for folder, run in zip(run_dirs, arms, strict=True)
+  ]
   baseline = arms[0].name if baseline is None else baseline
   results = table.make(
     arms, baseline=baseline, thresholds=thresholds, window=smooth
@@ -55,5 +64,10 @@ def render(
     (out / f'{figure.name}.png').write_bytes(figure.png)
   (out / 'table.json').write_text(export.to_json(results), 'utf-8')
   (out / 'table.csv').write_text(export.to_csv(results), 'utf-8')
-  (out / 'index.html').write_text(page.make(arms, results, drawn), 'utf-8')
+  link = None
+  if any(arm.kept for arm in replayed):
+    link = 'samples.html'
+    (out / link).write_text(samples_page.make(replayed), 'utf-8')
+  index = page.make(arms, results, drawn, samples=link)
+  (out / 'index.html').write_text(index, 'utf-8')
   return results

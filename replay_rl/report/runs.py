@@ -138,8 +138,14 @@ def _read_header(path: pathlib.Path) -> dict[str, Any]:
   return header
 
 
-def _read_lines(path: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
-  """Returns (place in the file, record) of each line."""
+def read_lines(path: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
+  """Returns (place in the file, record) of each line of a JSON Lines file.
+
+  A half-written last line is left out with a warning.
+
+  Raises:
+    ValueError: if the file is missing or a line is not an object.
+  """
   if not path.is_file():
     raise ValueError(f'{path} is missing.')
   *lines, rest = path.read_bytes().split(b'\n')
@@ -150,7 +156,7 @@ def _read_lines(path: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
       record = json.loads(line)
     except ValueError as error:
       if number > len(lines):
-        _warn(f'{place}: the half-written last line is left out.')
+        warn(f'{place}: the half-written last line is left out.')
         break
       raise ValueError(f'{place} is not valid JSON: {error}') from None
     if not isinstance(record, dict):
@@ -166,10 +172,13 @@ def _read_metrics(
   rows = {}
   counts = {}
   lines = {}
-  for place, record in _read_lines(path):
+  for place, record in read_lines(path):
     for key in REQUIRED:
-      _check_number(place, record, key)
-    where = _index(place, record, 'iteration'), _index(place, record, 'seed')
+      check_number(place, record, key)
+    where = (
+      whole_number(place, record, 'iteration'),
+      whole_number(place, record, 'seed'),
+    )
     # A run resumed from a checkpoint repeats iterations, bit for bit.
     line = json.dumps(record, sort_keys=True)
     if lines.setdefault(where, line) != line:
@@ -183,7 +192,7 @@ def _read_metrics(
   seeds = {seed for _, seed in rows}
   last = max((iteration for iteration, _ in rows), default=-1)
   if not all((last, seed) in rows for seed in seeds):
-    _warn(f'{path}: iteration {last} lacks some seeds and is left out.')
+    warn(f'{path}: iteration {last} lacks some seeds and is left out.')
     rows = {where: row for where, row in rows.items() if where[0] < last}
   if not rows:
     raise ValueError(f'{path} holds no complete iteration.')
@@ -247,12 +256,12 @@ def _read_timing(
   seconds = np.full(len(iterations), np.nan)
   is_first = np.zeros(len(iterations), bool)
   if not path.is_file():
-    _warn(f'{path} is missing: wall-clock is unknown.')
+    warn(f'{path} is missing: wall-clock is unknown.')
     return seconds, is_first
   processes = set()
-  for place, record in _read_lines(path):
-    _check_number(place, record, 'seconds')
-    iteration = _index(place, record, 'iteration')
+  for place, record in read_lines(path):
+    check_number(place, record, 'seconds')
+    iteration = whole_number(place, record, 'iteration')
     index = iteration - iterations[0]
     if 0 <= index < len(iterations):
       seconds[index] = record['seconds']
@@ -260,7 +269,7 @@ def _read_timing(
     processes.add(record.get('process'))
   if np.isnan(seconds).any():
     missing = iterations[int(np.argmax(np.isnan(seconds)))]
-    _warn(f'{path}: wall-clock is unknown from iteration {missing} on.')
+    warn(f'{path}: wall-clock is unknown from iteration {missing} on.')
   return seconds, is_first
 
 
@@ -276,7 +285,8 @@ def _check_totals(
       )
 
 
-def _check_number(place: str, record: dict[str, Any], key: str) -> None:
+def check_number(place: str, record: dict[str, Any], key: str) -> None:
+  """Raises ValueError unless the key holds a finite number."""
   if key not in record:
     raise ValueError(f'{place}: key {key!r} is missing.')
   value = record[key]
@@ -287,8 +297,9 @@ def _check_number(place: str, record: dict[str, Any], key: str) -> None:
     )
 
 
-def _index(place: str, record: dict[str, Any], key: str) -> int:
-  _check_number(place, record, key)
+def whole_number(place: str, record: dict[str, Any], key: str) -> int:
+  """Returns an integer of at least 0; anything else is a ValueError."""
+  check_number(place, record, key)
   value = record[key]
   if value != int(value) or value < 0:
     raise ValueError(
@@ -297,5 +308,6 @@ def _index(place: str, record: dict[str, Any], key: str) -> int:
   return int(value)
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
+  """Tells the user on standard error what was left out or is unknown."""
   print(f'warning: {message}', file=sys.stderr)

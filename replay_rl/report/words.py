@@ -26,12 +26,16 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-  """A share with its sign, in whole per cent; 'not reached' if -infinite."""
+  """A share with its sign, in whole per cent; 'not reached' if -infinite.
+
+  No line breaks before the sign of per cent.
+  """
   if math.isnan(share):
     return UNKNOWN
   if math.isinf(share):
     return 'not reached'
-  return f'{100 * share:+.0f} %'.replace('-', '−').replace('−0 %', '+0 %')
+  rounded = f'{100 * share:+.0f}'.replace('-', '−').replace('−0', '+0')
+  return f'{rounded}\N{NO-BREAK SPACE}%'
 
 
 def median(values: np.ndarray) -> str:

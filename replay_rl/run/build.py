@@ -12,6 +12,8 @@ import optax
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.lm import architecture
+from replay_rl.lm import hf
+from replay_rl.lm import hf_config
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.replay import compose
@@ -25,6 +27,7 @@ from replay_rl.run import placement
 from replay_rl.run import warm_start
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
+from replay_rl.tasks import rewards
 from replay_rl.tasks import task as task_lib
 
 TASKS = {'addition': addition.make, 'countdown': countdown.make}
@@ -74,7 +77,11 @@ def parts(
     greedy_fn=functools.partial(whole, temperature=0.0),
     unbiased_fn=functools.partial(whole, temperature=1.0),
     logprobs_fn=functools.partial(
-      model.token_logprobs, graphdef, temperature=config.sampler.temperature
+      model.token_logprobs,
+      graphdef,
+      temperature=config.sampler.temperature,
+      chunk_size=config.optimizer.logits_chunk,
+      remat=config.optimizer.remat,
     ),
     optimizer=_optimizer(config.optimizer, warmed_up(config.optimizer)),
     advantage_fn=calls.choose(
@@ -151,6 +158,9 @@ def base_weights(
 def _task(config: config_lib.Config) -> task_lib.Task | task_lib.TextTask:
   if config.text is None:
     return calls.choose('task', config.task, TASKS)()
+  # Needs the packages of the extra [math].
+  from replay_rl.tasks import text
+
   settings = dataclasses.asdict(config.text)
   reward_fn = calls.total(
     'text.reward',
@@ -184,7 +194,7 @@ def _pretrained(
 ) -> base.PyTree:
   """Returns the weights of a checkpoint, where the current mesh wants them."""
   path = pathlib.Path(folder).expanduser()
-  found = hf.read_config(
+  found = hf_config.read_config(
     path,
     max_context=transformer.max_context,
     compute_dtype=transformer.compute_dtype,

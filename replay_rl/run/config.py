@@ -40,10 +40,13 @@ class Text:
   """Problems in text, and the verifier of their answers."""
 
   problems: str  # Folder that scripts/prepare_data.py made.
-  evaluation_problems: str | None  # Another one, to evaluate on.
+  split: str  # Of it, to learn from, such as 'train'.
+  evaluation_problems: str | None  # Folder to evaluate on; None: none.
+  evaluation_split: str | None  # Of that.
   tokenizer: str  # Folder with tokenizer.json, or vocab.json and merges.txt.
   template: str  # Of a prompt; {problem} stands for the problem.
   use_chat_template: bool  # Make the prompt a user's message.
+  system_message: str | None  # Before it; None: none, or the template's own.
   max_prompt_tokens: int  # Prompts are padded to it.
   drop_long_prompts: bool  # Leave out longer prompts; else they are refused.
   max_new_tokens: int  # Of a response, end-of-sequence included.
@@ -112,6 +115,8 @@ class Optimizer:
   weight_decay: float
   max_grad_norm: float  # Global norm the gradient is scaled down to.
   num_microbatches: int  # Splits an update's rows; the gradient is the same.
+  logits_chunk: int | None  # Tokens whose logits exist at once; None: all.
+  remat: bool  # Compute activations again in the backward pass, to save memory.
 
 
 @dataclasses.dataclass

@@ -78,6 +78,7 @@ class TextTask:
     judge_fn: judges responses.
     reference_fn: the right answer to the problem of a row number.
     statuses: what the verifier may say of a response.
+    notes: what a user should know of the data, a line each.
     close_fn: ends the processes that judge.
   """
 
@@ -92,6 +93,7 @@ class TextTask:
   reference_fn: Callable[[int], str]
   decode_fn: Callable[[np.ndarray], str]
   statuses: tuple[str, ...]
+  notes: tuple[str, ...]
   close_fn: Callable[[], None]
 
 
@@ -100,6 +102,11 @@ def in_jax(task: Task | TextTask) -> Task:
   if isinstance(task, TextTask):
     raise ValueError('a task in text cannot be judged in JAX')
   return task
+
+
+def notes(task: Task | TextTask) -> tuple[str, ...]:
+  """Returns what a user should know of the data, a line each."""
+  return task.notes if isinstance(task, TextTask) else ()
 
 
 def close(task: Task | TextTask) -> None:

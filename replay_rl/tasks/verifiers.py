@@ -54,6 +54,7 @@ _FRACTION = re.compile(
   r'|\\frac ?(?P<one>[0-9])(?P<other>[0-9])'
   rf'|(?P<left>{_PLAIN_NUMBER})/(?P<right>{_PLAIN_NUMBER}))'
 )
+_BRACKETED = re.compile(r'([(\[])([^()\[\]]*)([)\]])')
 _BASED = re.compile(r'(?P<digits>[0-9]+)_\{?(?P<base>[0-9]+)\}?')
 
 _DOLLAR = re.compile(r'(\\.)|\$', re.DOTALL)
@@ -142,6 +143,10 @@ class Pool:
     """Kills the workers. May be called again."""
     self._workers.close()
 
+  def pids(self) -> list[int]:
+    """Returns the process ids of the workers."""
+    return self._workers.pids()
+
   def judge(
     self, responses: Sequence[str], references: Sequence[str]
   ) -> list[Verdict]:
@@ -218,8 +223,11 @@ def verify(answer: str, reference: str) -> bool:
     ImportError: if math-verify is needed and not installed.
   """
   is_equal = compare(answer, reference)
-  if is_equal is not None:
-    return is_equal
+  return verify_parsed(answer, reference) if is_equal is None else is_equal
+
+
+def verify_parsed(answer: str, reference: str) -> bool:
+  """Returns what math-verify alone says; otherwise as `verify`."""
   try:
     import math_verify
   except ImportError as error:
@@ -241,8 +249,9 @@ def compare(answer: str, reference: str) -> bool | None:
   signs, `\dfrac` for `\frac`, a full stop at the end, or in the case of words
   set as `\text{...}`. Otherwise integers (with or without thousands
   separators), decimals, powers of ten and fractions are compared exactly; so
-  are numbers with a base (`52_8`). A decimal that is not exactly a fraction may
-  be one that was rounded: None.
+  are numbers with a base (`52_8`), and tuples and intervals of all these,
+  element by element. A decimal that is not exactly a fraction may be one that
+  was rounded: None.
 
   Takes time linear in the length.
 
@@ -263,6 +272,9 @@ def compare(answer: str, reference: str) -> bool | None:
     return first['digits'].lstrip('0') == second['digits'].lstrip('0') and (
       first['base'] == second['base']
     )
+  first, second = _BRACKETED.fullmatch(answer), _BRACKETED.fullmatch(reference)
+  if first and second:
+    return _compare_bracketed(first, second)
   one, other = _number(answer), _number(reference)
   if one is None or other is None:
     return None
@@ -270,6 +282,17 @@ def compare(answer: str, reference: str) -> bool | None:
     return True
   is_whole = one.value.denominator == 1 or other.value.denominator == 1
   return False if one.is_decimal == other.is_decimal or is_whole else None
+
+
+def _compare_bracketed(first: re.Match, second: re.Match) -> bool | None:
+  # Tuples and intervals, which are slow to parse.
+  if first[1] != second[1] or first[3] != second[3]:
+    return None
+  elements, others = first[2].split(','), second[2].split(',')
+  if len(elements) != len(others):
+    return None
+  are_equal = [compare(*pair) for pair in zip(elements, others, strict=True)]
+  return None if None in are_equal else all(are_equal)
 
 
 class _Number(NamedTuple):

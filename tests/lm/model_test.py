@@ -67,7 +67,8 @@ def _tokens(shape, vocab_size=23):
 
 
 _apply = jax.jit(model.apply, static_argnums=0)
-_token_logprobs = jax.jit(model.token_logprobs, static_argnums=0)
+_whole = functools.partial(model.token_logprobs, chunk_size=None, remat=False)
+_token_logprobs = jax.jit(_whole, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -247,7 +248,7 @@ class ForwardTest(parameterized.TestCase):
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), params)
 
     def score(params, tokens):
-      return model.token_logprobs(graphdef, params, tokens, temperature=1.0)
+      return _whole(graphdef, params, tokens, temperature=1.0)
 
     together, _ = jax.jit(jax.vmap(score))(stacked, tokens)
     for seed in range(2):
@@ -278,7 +279,55 @@ class ForwardTest(parameterized.TestCase):
       )
 
 
+def _temporary_bytes(config, **options):
+  """Returns the memory that a gradient of 8 rows of 64 tokens needs."""
+  graphdef, params = jax.eval_shape(
+    functools.partial(model.init, config), jax.random.key(0)
+  )
+
+  def loss(params, tokens):
+    logprobs, _ = model.token_logprobs(
+      graphdef, params, tokens, temperature=1.0, **options
+    )
+    return jnp.sum(logprobs)
+
+  tokens = jax.ShapeDtypeStruct((8, 65), jnp.int32)
+  compiled = jax.jit(jax.grad(loss)).lower(params, tokens).compile()
+  return compiled.memory_analysis().temp_size_in_bytes
+
+
 class TokenLogprobsTest(parameterized.TestCase):
+  def test_chunks_save_the_memory_of_logits(self):
+    # Logits of 8 x 64 x 4000 float32 are 8 MB; the rest is less than 1 MB.
+    config = dataclasses.replace(
+      _TIED, vocab_size=4000, num_layers=1, max_context=64
+    )
+    whole = _temporary_bytes(config, chunk_size=None, remat=False)
+    self.assertGreater(whole, 16e6)
+    self.assertLess(_temporary_bytes(config, chunk_size=4, remat=False), 5e6)
+
+  @parameterized.parameters(6, 12)  # Unrolled, and scanned.
+  def test_remat_saves_the_memory_of_activations(self, num_layers):
+    config = dataclasses.replace(
+      _TIED, num_layers=num_layers, d_ff=512, max_context=64
+    )
+    # Gate and up of a layer are 8 x 64 x 1024 float32: 2 MB.
+    kept = _temporary_bytes(config, chunk_size=None, remat=False)
+    again = _temporary_bytes(config, chunk_size=None, remat=True)
+    self.assertGreater(kept - again, (num_layers - 2) * 1e6)
+
+  def test_a_chunk_of_no_token_raises(self):
+    graphdef, params = _init(_TIED)
+    with self.assertRaisesRegex(ValueError, 'chunk_size=0 must be None or'):
+      model.token_logprobs(
+        graphdef,
+        params,
+        _tokens((2, 3)),
+        temperature=1.0,
+        chunk_size=0,
+        remat=False,
+      )
+
   def test_a_model_of_zeros_is_uniform(self):
     graphdef, params = _init(_TIED)
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -289,7 +338,8 @@ class TokenLogprobsTest(parameterized.TestCase):
     np.testing.assert_allclose(logprobs, -np.array(uniform), rtol=1e-6)
     np.testing.assert_allclose(entropy, uniform, rtol=1e-6)
 
-  def test_values_and_gradients_equal_the_definition(self):
+  @parameterized.product(chunk_size=(None, 1, 2, 5), remat=(False, True))
+  def test_values_and_gradients_equal_the_definition(self, chunk_size, remat):
     graphdef, params = _init(_QWEN3)
     tokens = _tokens((3, 6))
     weights = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, 5)), 'f')
@@ -303,7 +353,12 @@ class TokenLogprobsTest(parameterized.TestCase):
 
     def ours(params, temperature):
       logprobs, entropy = model.token_logprobs(
-        graphdef, params, tokens, temperature=temperature
+        graphdef,
+        params,
+        tokens,
+        temperature=temperature,
+        chunk_size=chunk_size,
+        remat=remat,
       )
       return jnp.stack([logprobs, entropy])
 

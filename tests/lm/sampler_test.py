@@ -83,7 +83,9 @@ def _generate(config=_TIED, prompts=_PROMPTS, seed=0, params=None, **options):
 
 
 _score = jax.jit(
-  model.token_logprobs, static_argnums=0, static_argnames='temperature'
+  functools.partial(model.token_logprobs, chunk_size=None, remat=False),
+  static_argnums=0,
+  static_argnames='temperature',
 )
 
 

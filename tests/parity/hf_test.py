@@ -135,7 +135,9 @@ def _graphdef(config):
 
 _apply = jax.jit(model.apply, static_argnums=0)
 _score = jax.jit(
-  model.token_logprobs, static_argnums=0, static_argnames='temperature'
+  functools.partial(model.token_logprobs, chunk_size=None, remat=False),
+  static_argnums=0,
+  static_argnames='temperature',
 )
 
 

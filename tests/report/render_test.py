@@ -53,12 +53,13 @@ class ReportTest(parameterized.TestCase):
     ]
 
   def page_of(self, folders, thresholds=(0.5,)):
-    """The page without figures, which are slow to draw."""
+    """The page with plain spaces and no figures, which are slow to draw."""
     arms = runs.read_all(folders)
     results = table.make(
       arms, baseline=arms[0].name, thresholds=thresholds, window=2
     )
-    return page.make(arms, results, [])
+    text = page.make(arms, results, [])
+    return text.replace('\N{NO-BREAK SPACE}', ' ')
 
   def test_the_same_runs_give_the_same_bytes(self):
     folders = self.pair()
@@ -69,6 +70,7 @@ class ReportTest(parameterized.TestCase):
         thresholds=(0.5, 0.95),
         smooth=2,
         baseline=None,
+        max_samples=9,
       )
     names = sorted(path.name for path in (self.root / 'one').iterdir())
     self.assertEqual(
@@ -193,7 +195,7 @@ class ReportTest(parameterized.TestCase):
     text = page.make(arms, results, drawn)
     self.assertNotIn('<script', text)
     escaped = '&lt;script&gt;alert(&quot;$x &amp; y&quot;)&lt;/script&gt;'
-    self.assertIn(f'{escaped}1 25 %, {escaped}2 25 %', text)
+    self.assertIn(f'{escaped}1: 25 %, {escaped}2: 25 %', text)
     self.assertIn(f'({escaped}1: 1, {escaped}2: 2)', text)
     self.assertIn(f'<li>{escaped}2: wall-clock against the baseline', text)
     self.assertIn(f'<figcaption>{escaped}</figcaption>', text)
@@ -209,6 +211,7 @@ class ReportTest(parameterized.TestCase):
         thresholds=thresholds,
         smooth=2,
         baseline=None,
+        max_samples=9,
       )
     self.assertFalse((self.root / 'out').exists())
 
@@ -222,7 +225,13 @@ class ReportTest(parameterized.TestCase):
     self.assertEqual(code, 0)
     printed = self.stdout.getvalue()
     self.assertEndsWith(printed, f'{out}/index.html\n')
-    for expected in ('402', '252', '+38 %', '(0 of 2)', '[red]low[/red]'):
+    for expected in (
+      '402',
+      '252',
+      '+38\N{NO-BREAK SPACE}%',
+      '(0 of 2)',
+      '[red]low[/red]',
+    ):
       self.assertIn(expected, printed)
 
   @parameterized.parameters(

@@ -25,9 +25,9 @@ class WordsTest(parameterized.TestCase):
     self.assertEqual(words.amount(value), expected)
 
   @parameterized.parameters(
-    (0.384, '+38 %'),
-    (-0.5, '−50 %'),
-    (-0.001, '+0 %'),
+    (0.384, '+38\N{NO-BREAK SPACE}%'),
+    (-0.5, '−50\N{NO-BREAK SPACE}%'),
+    (-0.001, '+0\N{NO-BREAK SPACE}%'),
     (-np.inf, 'not reached'),
     (np.nan, '–'),
   )

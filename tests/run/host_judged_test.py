@@ -50,6 +50,7 @@ def _text_task(like, calls):
     judge_fn=judge,
     reference_fn=lambda row: f'answer {row}',
     statuses=_STATUSES,
+    notes=(),
     close_fn=lambda: None,
     **fields,
   )

@@ -1,0 +1,232 @@
+"""The samples of all arms as one HTML page that needs no network."""
+
+import html
+import json
+import string
+from collections.abc import Sequence
+
+from replay_rl.report import page
+from replay_rl.report import samples
+from replay_rl.report import samples_script
+
+# Column -> label and unit, in the order of the table.
+_COLUMNS = {
+  'arm': ('arm', ''),
+  'seed': ('seed', ''),
+  'iteration': ('iteration', ''),
+  'reward': ('reward', ''),
+  'advantage': ('advantage', ''),
+  'age': ('age', 'learner steps'),
+  'times_sampled': ('times sampled', 'uses so far'),
+  'prompt': ('prompt', ''),
+  'response': ('response', ''),
+  'reference': ('reference', ''),
+  'is_finished': ('finished', ''),
+  'learner_step': ('learner step', 'updates'),
+  'policy_version': ('policy version', 'learner step'),
+  'group_id': ('group', ''),
+}
+_RANGES = (
+  'iteration',
+  'learner_step',
+  'reward',
+  'advantage',
+  'age',
+  'times_sampled',
+)
+# Texts that many samples share are stored once.
+_INTERNED = ('arm', 'prompt', 'response', 'reference')
+
+_PAGE = string.Template("""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none';
+  style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>$title</title>
+<style>
+$style
+body { max-width: none; margin: 1.5rem 1rem; }
+button, input, select { font: inherit; font-size: .9rem; }
+:focus-visible { outline: 2px solid Highlight; outline-offset: 1px; }
+#filters { display: flex; flex-wrap: wrap; gap: .7rem 1.2rem;
+  align-items: end; font-size: .9rem; }
+fieldset { border: 0; margin: 0; padding: 0; }
+legend { padding: 0; }
+#filters select, #words { display: block; }
+#filters :is(button, input, select) { height: 1.9rem; box-sizing: border-box; }
+::placeholder { color: inherit; opacity: .7; }
+#filters input[type=number] { width: 5.5rem; }
+#words { width: 18rem; }
+nav { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: center;
+  position: sticky; top: 0; z-index: 1; background: Canvas;
+  padding: .6rem 0; margin-top: .6rem; }
+th button { all: unset; cursor: pointer; font-weight: 600; }
+th button:focus-visible { outline: 2px solid Highlight; }
+th[aria-sort=ascending] button::after { content: " ▲"; }
+th[aria-sort=descending] button::after { content: " ▼"; }
+th small { font-weight: 400; }
+.number { text-align: right; }
+.arm { max-width: 12rem; min-width: 5rem; overflow-wrap: anywhere; }
+.prompt { min-width: 9rem; width: 25%; }
+.response { min-width: 14rem; width: 40%; }
+td.text div { display: -webkit-box; -webkit-box-orient: vertical;
+  -webkit-line-clamp: 2; overflow: hidden; overflow-wrap: anywhere; }
+td.text div, pre { font: .85rem/1.45 ui-monospace, monospace; }
+.texts td { padding: 0 0 1rem 2.2rem; }
+h3 { font-size: .9rem; margin: .8rem 0 .2rem; }
+h3 small { display: inline; font-weight: 400; }
+pre { margin: 0; padding: .5rem .7rem; background: var(--faint);
+  white-space: pre-wrap; overflow-wrap: anywhere; max-width: 60rem;
+  max-height: 70vh; overflow-y: auto; }
+.odd { border: 1px solid; border-radius: 3px; padding: 0 .15em;
+  font-size: .85em; }
+</style>
+</head>
+<body>
+<p><a href="index.html">Back to the report</a></p>
+<h1>$title</h1>
+<p>Rollouts as the learner read them from the replay buffer. Age is the learner
+step of the use less the policy version that sampled the response, in learner
+steps. Reward and advantage are those stored with the rollout. A framed sign,
+such as <span class="odd">U+0000</span>, stands for a character that cannot be
+seen.</p>
+$notes
+<noscript><p>The samples are listed by JavaScript, which is off.</p></noscript>
+<form id="filters">
+$filters
+<label>text in prompt, response or reference
+<input id="words" data-kind="words" type="search"></label>
+<button type="reset">Remove filters</button>
+</form>
+<nav aria-label="pages">
+<button id="previous" type="button">Previous</button>
+<button id="next" type="button">Next</button>
+<output id="place"></output>
+<label>a page <select id="size"><option>20</option>
+<option selected>50</option><option>100</option></select></label>
+<label><input id="open" type="checkbox"> full texts</label>
+<small>Keys: n next page, p previous page, / search. A column's name sorts by
+it.</small>
+</nav>
+<div class="wide" role="region" aria-label="samples" tabindex="0"><table>
+<thead><tr><td></td>$header</tr></thead>
+<tbody id="rows"></tbody>
+</table></div>
+<script type="application/json" id="samples">$packed</script>
+<script>$script</script>
+</body>
+</html>
+""")
+
+
+def make(arms: Sequence[samples.Samples]) -> str:
+  """Returns the page; the same input gives the same bytes.
+
+  Args:
+    arms: their samples, in the order of the report.
+  """
+  shown = [arm for arm in arms if arm.kept]
+  names = ', '.join(arm.arm for arm in shown)
+  return _PAGE.substitute(
+    title=html.escape(f'Replayed samples: {names}'),
+    style=page.STYLE,
+    notes='\n'.join(f'<p>{html.escape(note)}</p>' for note in _notes(arms)),
+    filters='\n'.join(_filters(shown)),
+    header='\n'.join(map(_header, _COLUMNS)),
+    packed=_pack(shown),
+    script=samples_script.SCRIPT,
+  )
+
+
+def _notes(arms: Sequence[samples.Samples]) -> list[str]:
+  """Says what the page does not show."""
+  notes = [
+    f'{arm.arm}: a random {len(arm.kept):,} of '
+    f'{len(arm.kept) + arm.num_left_out:,} samples; {arm.num_left_out:,} are '
+    'left out (--max_samples).'
+    for arm in arms
+    if arm.num_left_out
+  ]
+  absent = [arm.arm for arm in arms if not arm.kept and not arm.num_left_out]
+  if absent:
+    notes.append(f'Without samples: {", ".join(absent)}.')
+  return notes
+
+
+def _filters(arms: Sequence[samples.Samples]) -> list[str]:
+  seeds = sorted({sample.seed for arm in arms for sample in arm.kept})
+  return [
+    _choice('arm', 'arm', {arm.arm: arm.arm for arm in arms}),
+    _choice('seed', 'seed', {str(seed): seed for seed in seeds}),
+    _choice('is_finished', 'finished', {'yes': True, 'no': False}),
+    *map(_range, _RANGES),
+  ]
+
+
+def _choice(name: str, label: str, values: dict[str, str | int | bool]) -> str:
+  options = [
+    f'<option value="{html.escape(json.dumps(value))}">{html.escape(text)}'
+    '</option>'
+    for text, value in values.items()
+  ]
+  return (
+    f'<label>{label}<select name="{name}" data-kind="equal">'
+    f'<option value="">any</option>{"".join(options)}</select></label>'
+  )
+
+
+def _range(name: str) -> str:
+  label, unit = _COLUMNS[name]
+  ends = [
+    f'<input name="{name}" data-kind="{kind}" type="number" step="any" '
+    f'placeholder="{placeholder}" aria-label="{placeholder} {label}">'
+    for kind, placeholder in (('low', 'lowest'), ('high', 'highest'))
+  ]
+  legend = f'{label}, {unit}' if unit else label
+  return f'<fieldset><legend>{legend}</legend>{ends[0]} – {ends[1]}</fieldset>'
+
+
+def _header(name: str) -> str:
+  label, unit = _COLUMNS[name]
+  small = f'<small>{unit}</small>' if unit else ''
+  return (
+    f'<th data-name="{name}" aria-sort="none"><button type="button">{label}'
+    f'</button>{small}</th>'
+  )
+
+
+def _pack(arms: Sequence[samples.Samples]) -> str:
+  """Returns JSON in ASCII that can stand inside a script element."""
+  places = {}
+
+  def cell(name, value):
+    if name not in _INTERNED:
+      return value
+    return places.setdefault(value, len(places))
+
+  rows = [
+    [cell(name, value) for name, value in _values(arm.arm, sample)]
+    for arm in arms
+    for sample in arm.kept
+  ]
+  packed = json.dumps(
+    {
+      'columns': list(_COLUMNS),
+      'interned': _INTERNED,
+      'rows': rows,
+      'texts': list(places),
+    },
+    separators=(',', ':'),
+  )
+  # So that no text ends the element, nor opens a comment in it.
+  return packed.replace('<', r'\u003c')
+
+
+def _values(
+  arm: str, sample: samples.Sample
+) -> list[tuple[str, str | float | None]]:
+  values = {'arm': arm, **sample._asdict()}
+  return [(name, values[name]) for name in _COLUMNS]

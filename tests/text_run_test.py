@@ -1,0 +1,103 @@
+"""Tests of whole runs of a task in text, from data set to samples."""
+
+import json
+import pathlib
+import tempfile
+
+import chex
+import jax
+import numpy as np
+from absl.testing import absltest
+
+from replay_rl import train
+from replay_rl.lm import hf
+from replay_rl.run import build
+from tests import tiny_text
+
+
+def _lines(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class TextRunTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = pathlib.Path(folder.name)
+
+  def test_a_stopped_run_continues_bit_for_bit(self):
+    config = tiny_text.config(
+      self.folder,
+      num_iterations=4,
+      num_seeds=2,
+      evaluation__num_prompts=3,
+      logging__samples_every=2,
+    )
+    whole, parted = self.folder / 'whole', self.folder / 'parted'
+    expected = train.train(config, whole)
+    for stop in (1, 3):
+      train.train(config, parted, stop_after=stop)
+    found = train.train(config, parted)
+    chex.assert_trees_all_equal(found, expected)
+    for name in ('metrics.jsonl', 'samples.jsonl'):
+      self.assertEqual(
+        (parted / name).read_bytes(), (whole / name).read_bytes()
+      )
+    lines = _lines(whole / 'metrics.jsonl')
+    # Something was right, and something learned from.
+    self.assertGreater(sum(line['accuracy'] for line in lines), 0)
+    self.assertGreater(max(line['grad_norm'] for line in lines), 0)
+    for line in lines:
+      self.assertLess(line['sampler_learner_gap'], 1e-5)
+      self.assertEqual(
+        sum(v for k, v in line.items() if k.startswith('verifier/')), 32
+      )
+    self.assertIn('eval/pass_at_2', lines[2])
+    samples = _lines(whole / 'samples.jsonl')
+    self.assertLen(samples, 2 * 2 * 4)
+    problems = {
+      f'Question: {problem.problem}\nAnswer:': problem.answer
+      for problem in tiny_text.PROBLEMS
+    }
+    for sample in samples:
+      self.assertEqual(problems[sample['prompt']], sample['reference'])
+
+  def test_a_run_starts_from_the_weights_of_a_checkpoint(self):
+    config = tiny_text.config(self.folder, num_iterations=1)
+    parts = build.parts(config)
+    params = jax.tree.map(
+      lambda leaf: leaf + 0.01, parts.init_params_fn(jax.random.key(5))
+    )
+    stored = self.folder / 'checkpoint'
+    hf.save(
+      stored,
+      parts.transformer,
+      params,
+      dtype='float32',
+      max_file_bytes=10**9,
+      max_position_embeddings=64,
+      eos_ids=parts.task.eos_ids,
+      bos_id=None,
+      tokenizer_folder=None,
+    )
+    config.model.checkpoint = str(stored)
+    chex.assert_trees_all_equal(build.base_weights(config, parts), params)
+    run = train.train(config, self.folder / 'run')
+    moved = jax.tree.map(
+      lambda new, old: float(np.abs(new[0] - old).max()),
+      run.learner.params,
+      params,
+    )
+    # Two updates of at most the learning rate each.
+    self.assertLess(max(jax.tree.leaves(moved)), 0.021)
+
+    config.model.d_ff = 48
+    with self.assertRaisesRegex(
+      ValueError, r'model.checkpoint = .* d_ff = 48 \(there: 32\)'
+    ):
+      build.base_weights(config, build.parts(config))
+
+
+if __name__ == '__main__':
+  absltest.main()
