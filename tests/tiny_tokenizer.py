@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import models
 from tokenizers import normalizers
 from tokenizers import pre_tokenizers
+from tokenizers import processors
 from tokenizers import trainers
 
 from replay_rl.lm import tokenizer
@@ -88,7 +89,10 @@ def write(folder: pathlib.Path) -> None:
     backend.add_tokens(
       [tokenizers.AddedToken(token, normalized=False, special=token != THINK)]
     )
-  # Published files can hold such limits; they are not ours.
+  # Published files can add a token, and hold limits; neither is ours to keep.
+  backend.post_processor = processors.TemplateProcessing(
+    single='<|start|> $A', special_tokens=[('<|start|>', START)]
+  )
   backend.enable_truncation(4)
   backend.enable_padding(length=8)
   backend.save(str(folder / 'tokenizer.json'))
@@ -96,7 +100,7 @@ def write(folder: pathlib.Path) -> None:
 
 def write_json(path: pathlib.Path, content: Any) -> None:
   """Writes JSON."""
-  path.write_text(json.dumps(content), encoding='utf-8')
+  path.write_text(json.dumps(content, ensure_ascii=False), encoding='utf-8')
 
 
 def change_json(path: pathlib.Path, **changes) -> None:

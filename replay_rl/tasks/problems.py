@@ -21,9 +21,9 @@ KINDS = (
 # Line numbers that an error names of each kind.
 _NUM_NAMED = 5
 
-# Spacing, sizes and dollars change how LaTeX looks, not what it says.
+# Spacing and sizes change how LaTeX looks, not what it says.
 _LATEX_SPACING = re.compile(
-  r'\\[,;:! ]|\\(?:quad|qquad|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|[~$]'
+  r'\\!|\\(?:quad|qquad|left|right|[bB]igg?[lr]?)(?![a-zA-Z])'
 )
 # A run of letters and digits, or a sign that makes another formula.
 _WORD = re.compile(r'[^\W_]+|[-+*/=<>^%!|]')
@@ -182,19 +182,29 @@ def read(
   """Returns `check` of a file of JSON Lines, plain or `.gz`.
 
   Raises:
-    ValueError: as `check`; if the file is not there, or is no gzip file.
+    ValueError: as `check` and `unpacked`.
+  """
+  content = unpacked(path)
+  lines = content.removesuffix(b'\n').split(b'\n') if content else []
+  return check(lines, source=source, allowed=allowed)
+
+
+def unpacked(path: str | pathlib.Path) -> bytes:
+  """Returns the content of a file, plain or `.gz`.
+
+  Raises:
+    ValueError: if the file is not there, or is no gzip file.
   """
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f'{path}: no such file.')
   content = path.read_bytes()
-  if path.suffix == '.gz':
-    try:
-      content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-      raise ValueError(f'{path}: not a gzip file: {error}') from error
-  lines = content.removesuffix(b'\n').split(b'\n') if content else []
-  return check(lines, source=source, allowed=allowed)
+  if path.suffix != '.gz':
+    return content
+  try:
+    return gzip.decompress(content)
+  except (OSError, EOFError, zlib.error) as error:
+    raise ValueError(f'{path}: not a gzip file: {error}') from error
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -2,7 +2,10 @@ import datetime
 import gzip
 import json
 import pathlib
+import runpy
+import sys
 import unicodedata
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -83,10 +86,11 @@ class TokenizerTest(parameterized.TestCase):
     self.assertEqual(loaded.vocab_size, t.VOCAB_SIZE)
     self.assertEqual(loaded.eos_ids, (t.STOP, t.END))
     self.assertEqual(loaded.pad_id, t.END)
+    self.change('tokenizer_config.json', pad_token=None)
+    self.assertEqual(self.load().pad_id, t.STOP)
     self.change('generation_config.json', eos_token_id=t.START)
     self.assertEqual(self.load().eos_ids, (t.START,))
     (self.folder / 'generation_config.json').unlink()
-    self.change('tokenizer_config.json', pad_token=None)
     loaded = self.load()
     self.assertEqual(loaded.eos_ids, (t.STOP,))
     self.assertEqual(loaded.pad_id, t.STOP)
@@ -184,16 +188,24 @@ class TokenizerTest(parameterized.TestCase):
   def test_of_several_templates_the_default_is_taken(self):
     named = [
       {'name': 'tool_use', 'template': 'a'},
-      {'name': 'default', 'template': 'b'},
+      {'name': 'default', 'template': 'é'},
     ]
     self.change('tokenizer_config.json', chat_template=named)
-    self.assertEqual(self.load().chat([], add_generation_prompt=True), 'b')
+    self.assertEqual(self.load().chat([], add_generation_prompt=True), 'é')
     self.change('tokenizer_config.json', chat_template=named[:1])
     with self.assertRaisesRegex(ValueError, r"\['tool_use'\], but none"):
       self.load()
 
 
 class ChatTemplateTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (tokenizer, 'tokenizers'), (chat_template, 'jinja2')
+  )
+  def test_a_missing_package_is_answered_with_the_extra(self, module, package):
+    with mock.patch.dict(sys.modules, {package: None}):
+      with self.assertRaisesRegex(ImportError, r"pip install -e '.\[math\]'"):
+        runpy.run_path(module.__file__)
+
   def render(self, template, **variables):
     return chat_template.render(
       template, [], add_generation_prompt=False, variables=variables
@@ -226,6 +238,8 @@ class ChatTemplateTest(parameterized.TestCase):
   def test_json_takes_the_options_of_transformers(self):
     template = '{{ {"b": 1, "a": "é"} | tojson(sort_keys=true, indent=1) }}'
     self.assertEqual(self.render(template), '{\n "a": "é",\n "b": 1\n}')
+    template = '{{ [1, 2] | tojson(separators=(",", ":")) }}'
+    self.assertEqual(self.render(template), '[1,2]')
 
   @parameterized.parameters(
     '{% if %}', '{{ messages.append(1) }}', '{{ "".__class__.__mro__ }}'

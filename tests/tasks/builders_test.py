@@ -1,8 +1,10 @@
 import json
 import pathlib
+import runpy
 import subprocess
 import sys
 import textwrap
+from unittest import mock
 
 import grain
 import tensorflow_datasets as tfds
@@ -19,6 +21,14 @@ TEST = (problems_lib.Problem('u', r'\frac{1}{2}', '.5'),)
 
 
 class BuildersTest(parameterized.TestCase):
+  @parameterized.parameters(
+    'tensorflow_datasets', 'array_record.python.array_record_module'
+  )
+  def test_a_missing_package_is_answered_with_the_extra(self, package):
+    with mock.patch.dict(sys.modules, {package: None}):
+      with self.assertRaisesRegex(ImportError, r"'.\[math\]'.*Linux and for M"):
+        runpy.run_path(builders.__file__)
+
   def setUp(self):
     super().setUp()
     self.out = pathlib.Path(self.create_tempdir().full_path)
@@ -124,6 +134,12 @@ class BuildersTest(parameterized.TestCase):
     path.write_text(json.dumps(info), encoding='utf-8')
     with self.assertRaisesRegex(ValueError, 'must be array_record'):
       builders.source(folder, split='train')
+
+  def test_rows_of_another_layout_are_refused(self):
+    rows = [{'id': b'a', 'text': b'b'}]
+    with mock.patch.object(builders, 'source', return_value=rows):
+      with self.assertRaisesRegex(ValueError, r"fields \['id', 'text'\], must"):
+        builders.read(self.out, split='train')
 
   def test_tensorflow_is_never_imported(self):
     files = {k: str(path) for k, path in self.gsm8k_files().items()}

@@ -169,6 +169,7 @@ class OverlapTest(parameterized.TestCase):
     ('What is $x+1$ ?', 'what is  x + 1'),
     (r'Find \left(\frac{1}{2}\right).', r'find (\frac 1 2)'),
     (r'Let $a\,=\quad b$;', 'LET "a = b"'),
+    (r'\int\!\!f', r'\int f'),
     (r'\Bigl[ a_1 ~ \bigg]', '[a 1]'),
   )
   def test_spacing_case_and_punctuation_make_no_difference(self, left, right):
@@ -185,6 +186,10 @@ class OverlapTest(parameterized.TestCase):
   )
   def test_other_formulas_stay_different(self, left, right):
     self.assertNotEqual(problems.words(left), problems.words(right))
+
+  @parameterized.parameters(*'+-*/=<>^%!|')
+  def test_signs_are_words(self, sign):
+    self.assertEqual(problems.words(f'{{a}}{sign}b'), ('a', sign, 'b'))
 
   def test_exact_and_near_matches_are_found(self):
     train = [
@@ -216,6 +221,22 @@ class OverlapTest(parameterized.TestCase):
     benchmark = [problem('b', 'r a b c s')]
     self.assertLen(problems.overlap(train, benchmark, num_words=3), 1)
     self.assertEmpty(problems.overlap(train, benchmark, num_words=4))
+
+  @parameterized.parameters(
+    ('a b c q', 'a b c s'), ('p a b c', 'r a b c'), ('a b c', 'r a b c s')
+  )
+  def test_a_run_counts_at_either_end(self, left, right):
+    train, benchmark = [problem('t', left)], [problem('b', right)]
+    self.assertLen(problems.overlap(train, benchmark, num_words=3), 1)
+    self.assertEmpty(problems.overlap(train, benchmark, num_words=4))
+
+  def test_matches_are_in_the_order_of_the_benchmark(self):
+    found = problems.overlap(
+      [problem('t', 'c d'), problem('u', 'a b')],
+      [problem('b', 'a b'), problem('c', 'c d')],
+      num_words=2,
+    )
+    self.assertEqual([entry.benchmark_id for entry in found], ['b', 'c'])
 
   def test_a_short_problem_occurs_only_exactly(self):
     train = [problem('t', 'Compute 5!'), problem('u', '???')]

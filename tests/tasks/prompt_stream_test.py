@@ -1,4 +1,7 @@
 import pathlib
+import runpy
+import sys
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -38,6 +41,11 @@ def stream(length, num_prompts, iterations, **changes):
 
 
 class RowsTest(parameterized.TestCase):
+  def test_a_missing_package_is_answered_with_the_extra(self):
+    with mock.patch.dict(sys.modules, {'grain': None}):
+      with self.assertRaisesRegex(ImportError, r"pip install -e '.\[math\]'"):
+        runpy.run_path(prompt_stream.__file__)
+
   @parameterized.product(length=[2, 7, 30], num_prompts=[3, 4])
   def test_each_problem_is_asked_once_in_an_epoch(self, length, num_prompts):
     # Batches straddle epochs, and can be longer than one.

@@ -1,0 +1,260 @@
+"""Makes datasets of problems: checks files, compares them, writes TFDS.
+
+From files of JSON Lines, plain or .gz, with `{id, problem, answer}` or GSM8K's
+`{question, answer}` in each line:
+
+    python scripts/prepare_data.py --source=jsonl --name=math500 \\
+        --input=test=math500.jsonl --out=data
+
+GSM8K, downloaded, or from files of the original:
+
+    python scripts/prepare_data.py --source=gsm8k --out=data \\
+        --benchmarks=math500.jsonl,aime24.jsonl
+    python scripts/prepare_data.py --source=gsm8k --out=data \\
+        --input=train=train.jsonl.gz,test=test.jsonl
+
+Prints what was read, dropped and written, and which problems of the benchmarks
+the set holds too. Lines that are broken, empty or double end it with an error,
+unless `--allow` names what to drop. Nothing is written then.
+"""
+
+import hashlib
+import pathlib
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from absl import app
+from absl import flags
+from absl import logging
+
+from replay_rl.tasks import problems as problems_lib
+
+_SOURCE = flags.DEFINE_enum(
+  'source',
+  None,
+  ['gsm8k', 'jsonl'],
+  'gsm8k: the official TFDS builder. jsonl: any set, in its own order.',
+)
+_INPUT = flags.DEFINE_list(
+  'input',
+  [],
+  'Files, as SPLIT=FILE,SPLIT=FILE. With --source=gsm8k none: download.',
+)
+_NAME = flags.DEFINE_string(
+  'name', None, 'Of the set, with --source=jsonl: letters, digits, underscores.'
+)
+_OUT = flags.DEFINE_string('out', None, 'Folder of datasets to write into.')
+_ALLOW = flags.DEFINE_list(
+  'allow',
+  [],
+  'What to drop and count, with --source=jsonl, of: '
+  f'{", ".join(problems_lib.KINDS)}.',
+)
+_BENCHMARKS = flags.DEFINE_list(
+  'benchmarks', [], 'Files of problems to look for in the set.'
+)
+_OVERLAP_WORDS = flags.DEFINE_integer(
+  'overlap_words',
+  13,
+  'Words in a row that two problems must share to be reported as near.',
+)
+
+GSM8K_URL = (
+  'https://raw.githubusercontent.com/openai/grade-school-math/master/'
+  'grade_school_math/data/{split}.jsonl'
+)
+GSM8K_SHA256 = {
+  'train': '17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465',
+  'test': '3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14',
+}
+# Matches that are printed of each benchmark.
+_NUM_SHOWN = 10
+
+
+def prepare_gsm8k(
+  files: Mapping[str, pathlib.Path],
+  *,
+  out: pathlib.Path,
+  fetch: Callable[[str], bytes],
+) -> tuple[pathlib.Path, dict[str, list[problems_lib.Problem]]]:
+  """Writes GSM8K by the official builder.
+
+  Args:
+    files: the originals by split, plain or .gz; if none, they are downloaded.
+    out: folder of datasets.
+    fetch: returns the content of a URL.
+
+  Returns:
+    The folder written, and the problems of each split.
+
+  Raises:
+    ValueError: if a file is wrong, or not the published one when downloaded.
+  """
+  # Imported here, so that --help needs no further packages.
+  from replay_rl.tasks import builders
+
+  with tempfile.TemporaryDirectory() as folder:
+    # The builder reads neither packed files nor ones from memory.
+    plain = {name: pathlib.Path(folder) / f'{name}.jsonl' for name in files}
+    for name, path in files.items():
+      plain[name].write_bytes(problems_lib.unpacked(path))
+    if not files:
+      plain = _download_gsm8k(pathlib.Path(folder), fetch)
+    splits = {
+      name: _read(path, source=f'gsm8k-{name}', allowed=frozenset())
+      for name, path in plain.items()
+    }
+    return builders.prepare_gsm8k(plain, out=out), splits
+
+
+def prepare_jsonl(
+  files: Mapping[str, pathlib.Path],
+  *,
+  name: str,
+  out: pathlib.Path,
+  allowed: frozenset[str],
+) -> tuple[pathlib.Path, dict[str, list[problems_lib.Problem]]]:
+  """Writes a set from JSON Lines.
+
+  Args:
+    files: by split, plain or .gz.
+    name: of the set.
+    out: folder of datasets.
+    allowed: the `problems.KINDS` to drop.
+
+  Returns:
+    The folder written, and the problems of each split.
+
+  Raises:
+    ValueError: if a file or the name is wrong.
+  """
+  from replay_rl.tasks import builders
+
+  splits = {
+    split: _read(path, source=f'{name}-{split}', allowed=allowed)
+    for split, path in files.items()
+  }
+  return builders.prepare(splits, name=name, out=out), splits
+
+
+def print_overlap(
+  splits: Mapping[str, Sequence[problems_lib.Problem]],
+  benchmarks: Mapping[str, Sequence[problems_lib.Problem]],
+  *,
+  num_words: int,
+) -> None:
+  """Prints which problems of the benchmarks each split holds too.
+
+  Args:
+    splits: problems by split.
+    benchmarks: problems by name.
+    num_words: see `problems.overlap`.
+  """
+  for name, benchmark in benchmarks.items():
+    for split, problems in splits.items():
+      found = problems_lib.overlap(problems, benchmark, num_words=num_words)
+      num_exact = sum(entry.is_exact for entry in found)
+      print(
+        f'{split} holds {len(found)} of the {len(benchmark)} problems of '
+        f'{name}: {num_exact} exact, {len(found) - num_exact} near'
+      )
+      for entry in found[:_NUM_SHOWN]:
+        shared = f'{entry.num_shared} runs of {num_words} words'
+        kind = 'exact' if entry.is_exact else shared
+        print(f'  {entry.benchmark_id} is like {entry.train_id} ({kind})')
+      if len(found) > _NUM_SHOWN:
+        print(f'  and {len(found) - _NUM_SHOWN} more')
+
+
+def _read(
+  path: pathlib.Path, *, source: str, allowed: frozenset[str]
+) -> list[problems_lib.Problem]:
+  problems, report = problems_lib.read(path, source=source, allowed=allowed)
+  print(f'{source}: {report.num_kept} problems in {report.num_lines} lines')
+  if report.dropped:
+    print(f'  dropped {problems_lib.describe(report, report.dropped)}')
+  return problems
+
+
+def _download_gsm8k(
+  folder: pathlib.Path, fetch: Callable[[str], bytes]
+) -> dict[str, pathlib.Path]:
+  paths = {}
+  for split, expected in GSM8K_SHA256.items():
+    url = GSM8K_URL.format(split=split)
+    content = fetch(url)
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+      raise ValueError(f'{url}: sha256 is {found}, must be {expected}.')
+    paths[split] = folder / f'{split}.jsonl'
+    paths[split].write_bytes(content)
+  return paths
+
+
+def _fetch(url: str) -> bytes:
+  print(f'downloading {url}')
+  with urllib.request.urlopen(url) as response:
+    return response.read()
+
+
+def _files(entries: Sequence[str]) -> dict[str, pathlib.Path]:
+  files = {}
+  for entry in entries:
+    split, sign, path = entry.partition('=')
+    if not sign or not path or split in files:
+      raise ValueError(
+        f'--input = {entry!r}, must be SPLIT=FILE, each split once.'
+      )
+    files[split] = pathlib.Path(path)
+  return files
+
+
+def _check_flags() -> None:
+  if _SOURCE.value == 'jsonl' and not (_NAME.value and _INPUT.value):
+    raise ValueError('--source=jsonl needs --name and --input.')
+  if _SOURCE.value == 'gsm8k' and (_NAME.value or _ALLOW.value):
+    raise ValueError(
+      '--source=gsm8k has its name and drops nothing: give neither --name nor '
+      '--allow.'
+    )
+  if _OVERLAP_WORDS.value < 1:
+    raise ValueError(
+      f'--overlap_words = {_OVERLAP_WORDS.value}, must be at least 1.'
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Makes one dataset; returns the exit code."""
+  try:
+    if len(arguments) > 1:
+      raise ValueError(f'unknown arguments {arguments[1:]}; see --help.')
+    _check_flags()
+    out = pathlib.Path(_OUT.value)
+    files = _files(_INPUT.value)
+    # Read first, so that nothing is written if one is wrong.
+    benchmarks = {
+      path: _read(pathlib.Path(path), source=path, allowed=frozenset())
+      for path in _BENCHMARKS.value
+    }
+    if _SOURCE.value == 'gsm8k':
+      folder, splits = prepare_gsm8k(files, out=out, fetch=_fetch)
+    else:
+      folder, splits = prepare_jsonl(
+        files, name=_NAME.value, out=out, allowed=frozenset(_ALLOW.value)
+      )
+    print(f'wrote {folder}')
+    print_overlap(splits, benchmarks, num_words=_OVERLAP_WORDS.value)
+  except (ValueError, OSError, ImportError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  return 0
+
+
+if __name__ == '__main__':
+  flags.mark_flags_as_required([_SOURCE, _OUT])
+  logging.set_verbosity(logging.WARNING)
+  app.run(main)

@@ -1,0 +1,210 @@
+import contextlib
+import gzip
+import io
+import json
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import flagsaver
+from absl.testing import parameterized
+
+from replay_rl.tasks import builders
+from scripts import prepare_data
+from tests import shared_data
+
+ROOT = pathlib.Path(prepare_data.__file__).parents[1]
+ROWS = (
+  {'id': 'a', 'problem': 'How many apples are there?', 'answer': '1'},
+  {'id': 'b', 'problem': 'Solve $x + 1 = 2$ for x, please.', 'answer': '1'},
+)
+GSM8K = ({'question': 'What is 1 + 1?', 'answer': 'Two.\n#### 2'},)
+
+
+class PrepareDataTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    self.out = self.folder / 'out'
+
+  def write(self, name, rows):
+    path = self.folder / name
+    content = '\n'.join(json.dumps(row) for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if name[-2:] == 'gz' else content)
+    return path
+
+  def run_main(self, **values):
+    output = io.StringIO()
+    with (
+      flagsaver.flagsaver(**{'out': str(self.out), **values}),
+      contextlib.redirect_stdout(output),
+      contextlib.redirect_stderr(output),
+    ):
+      code = prepare_data.main(['prepare_data'])
+    return code, output.getvalue()
+
+  def test_json_lines_are_written_and_compared(self):
+    path = self.write('set.jsonl', [*ROWS, {'id': 'a'}])
+    same = {**ROWS[1], 'problem': 'solve x+1=2 for X please'}
+    other = {'id': 'c', 'problem': 'Here: how many apples are?', 'answer': '1'}
+    benchmark = self.write('bench.jsonl.gz', [same, other])
+    code, output = self.run_main(
+      source='jsonl',
+      name='tiny',
+      input=[f'train={path}'],
+      allow=['broken_line'],
+      benchmarks=[str(benchmark)],
+      overlap_words=4,
+    )
+    self.assertEqual(code, 0, output)
+    folder = self.out / 'problems/tiny/1.0.0'
+    self.assertEqual(
+      [p.id for p in builders.read(folder, split='train')], ['a', 'b']
+    )
+    for line in [
+      'tiny-train: 2 problems in 3 lines',
+      '  dropped 1 broken_line (lines 3; the first: problem = None, must be',
+      f'wrote {folder}',
+      f'train holds 2 of the 2 problems of {benchmark}: 1 exact, 1 near',
+      '  b is like b (exact)',
+      '  c is like a (1 runs of 4 words)',
+    ]:
+      self.assertIn(line, output)
+
+  def test_many_matches_are_cut_short(self):
+    rows = [
+      {'id': str(i), 'problem': f'number {i}', 'answer': '1'} for i in range(12)
+    ]
+    path = self.write('set.jsonl', rows)
+    _, output = self.run_main(
+      source='jsonl',
+      name='tiny',
+      input=[f'test={path}'],
+      benchmarks=[str(path)],
+    )
+    self.assertIn('12 exact, 0 near', output)
+    self.assertEqual(output.count('is like'), 10)
+    self.assertIn('  and 2 more\n', output)
+
+  def test_gsm8k_is_written_from_files(self):
+    train = self.write('train.jsonl.gz', GSM8K)
+    test = self.write('test.jsonl', GSM8K)
+    code, output = self.run_main(
+      source='gsm8k', input=[f'train={train}', f'test={test}']
+    )
+    self.assertEqual(code, 0, output)
+    folder = self.out / 'gsm8k/1.0.0'
+    for split in ('train', 'test'):
+      (problem,) = builders.read(folder, split=split)
+      self.assertEqual(problem[1:], ('What is 1 + 1?', '2'))
+
+  def test_a_download_must_be_the_published_file(self):
+    asked = []
+
+    def fetch(url):
+      asked.append(url)
+      return b'something else'
+
+    with self.assertRaisesRegex(ValueError, 'train.jsonl: sha256 is .* must'):
+      prepare_data.prepare_gsm8k({}, out=self.out, fetch=fetch)
+    self.assertLen(asked, 1)
+    self.assertFalse(self.out.exists())
+
+  @absltest.skipIf(shared_data.folder() is None, shared_data.ABSENT)
+  def test_the_published_files_are_taken(self):
+    folder = shared_data.folder() / 'gsm8k'
+    contents = {
+      'train.jsonl': gzip.decompress((folder / 'train.jsonl.gz').read_bytes()),
+      'test.jsonl': (folder / 'test.jsonl').read_bytes(),
+    }
+    with contextlib.redirect_stdout(io.StringIO()):
+      made, splits = prepare_data.prepare_gsm8k(
+        {}, out=self.out, fetch=lambda url: contents[url.split('/')[-1]]
+      )
+    for split, num_rows in (('train', 7473), ('test', 1319)):
+      read = builders.read(made, split=split)
+      self.assertLen(read, num_rows)
+      # The same problems, in another order.
+      self.assertCountEqual(
+        [p[1:] for p in read], [p[1:] for p in splits[split]]
+      )
+
+  @absltest.skipIf(shared_data.folder() is None, shared_data.ABSENT)
+  def test_every_benchmark_comes_back_whole(self):
+    paths = sorted((shared_data.folder() / 'benchmarks').glob('*.jsonl'))
+    sizes = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+      for path in paths:
+        made, splits = prepare_data.prepare_jsonl(
+          {'test': path}, name=path.stem, out=self.out, allowed=frozenset()
+        )
+        self.assertEqual(builders.read(made, split='test'), splits['test'])
+        sizes[path.stem] = len(splits['test'])
+    self.assertEqual(
+      sizes,
+      {
+        'aime24': 30,
+        'amc23': 40,
+        'gsm8k': 1319,
+        'math500': 500,
+        'minerva_math': 272,
+        'olympiadbench': 675,
+      },
+    )
+
+  @parameterized.parameters(
+    ({'source': 'jsonl', 'name': 'x'}, 'needs --name and --input'),
+    ({'source': 'jsonl', 'input': ['a=b']}, 'needs --name and --input'),
+    ({'source': 'gsm8k', 'name': 'x'}, 'give neither --name'),
+    ({'source': 'gsm8k', 'allow': ['broken_line']}, 'nor --allow'),
+    ({'source': 'gsm8k', 'input': ['x.jsonl']}, 'must be SPLIT=FILE'),
+    ({'source': 'gsm8k', 'input': ['x=']}, 'must be SPLIT=FILE'),
+    ({'source': 'gsm8k', 'input': ['x=a', 'x=b']}, 'each split once'),
+    ({'source': 'gsm8k', 'input': ['train=no']}, 'no: no such file'),
+    ({'source': 'gsm8k', 'benchmarks': ['no']}, 'no: no such file'),
+    ({'source': 'gsm8k', 'overlap_words': 0}, '--overlap_words = 0'),
+    (
+      {'source': 'jsonl', 'name': 'x', 'input': ['a=b'], 'allow': ['typo']},
+      'error: ',
+    ),
+  )
+  def test_wrong_flags_write_nothing(self, values, message):
+    code, output = self.run_main(**values)
+    self.assertEqual(code, 2)
+    self.assertIn(message, output)
+    self.assertFalse(self.out.exists())
+
+  def test_broken_lines_write_nothing(self):
+    path = self.write('set.jsonl', [*ROWS, ROWS[0]])
+    code, output = self.run_main(
+      source='jsonl', name='tiny', input=[f'test={path}']
+    )
+    self.assertEqual(code, 2)
+    self.assertIn('error: tiny-test: 1 duplicate_id (lines 3)', output)
+    self.assertFalse(self.out.exists())
+
+  def test_help_names_every_flag_and_imports_nothing_heavy(self):
+    done = subprocess.run(
+      [sys.executable, '-X', 'importtime', 'scripts/prepare_data.py', '--help'],
+      capture_output=True,
+      text=True,
+      check=False,
+      cwd=ROOT,
+    )
+    for name in (
+      'source',
+      'input',
+      'name',
+      'out',
+      'allow',
+      'benchmarks',
+      'overlap_words',
+    ):
+      self.assertIn(f'--{name}:', done.stdout)
+    self.assertIn('python scripts/prepare_data.py --source=jsonl', done.stdout)
+    self.assertNotIn('tensorflow_datasets', done.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()
