@@ -8,14 +8,20 @@ import shutil
 import tempfile
 from unittest import mock
 
+import jax
 import numpy as np
 from absl.testing import parameterized
 
 from replay_rl import evaluate
+from replay_rl import train
+from replay_rl.lm import hf
+from replay_rl.run import build
 from replay_rl.run import scores
 from replay_rl.tasks import verifiers
 from tests import tiny
 from tests import tiny_evaluation
+from tests import tiny_text
+from tests import tiny_tokenizer
 
 
 class _Judge:
@@ -155,39 +161,64 @@ class MainTest(EvaluateTestCase):
     self.assertNotEqual(responses[:8], responses[8:])
     self.assertNotEqual(responses[:8], others[:8])
 
-  def test_a_run_gives_what_its_weights_give_as_a_folder(self):
-    tiny_evaluation.write_run(self.folder / 'run', self.folder / 'model')
-    self.assertEqual(self.main(*self.flags('a'), '--no-chat')[0], 0)
+  def test_a_trained_run_gives_what_its_weights_give_as_a_folder(self):
+    config = tiny_text.config(
+      self.folder / 'sums',
+      seed=5,
+      num_seeds=2,
+      num_iterations=1,
+      evaluation__every=0,
+      text__system_message='Think.',
+      text__use_chat_template=True,
+      text__max_prompt_tokens=64,
+    )
+    run = train.train(config, self.folder / 'run')
+    shape = build.parts(config).transformer
+    hf.save(
+      self.folder / 'exported',
+      shape,
+      jax.tree.map(lambda leaf: leaf[1], run.learner.params),
+      dtype='float32',
+      max_file_bytes=10**6,
+      max_position_embeddings=72,
+      bos_id=None,
+      eos_ids=[tiny_tokenizer.STOP],
+    )
+    template = {'template': config.text.template}
+    sizes = {'max_prompt_tokens': 64, 'max_new_tokens': 8}
+    code, _, error = self.main(
+      *self.flags(
+        'a',
+        model=self.folder / 'exported',
+        tokenizer=config.text.tokenizer,
+        system='Think.',
+        **template,
+        **sizes,
+      ),
+      '--chat',
+    )
+    self.assertEqual(code, 0, error)
     of_run = self.flags(
       'b',
-      model=None,
-      max_new_tokens=None,
-      max_prompt_tokens=None,
-      template=None,
-      compute_dtype=None,
-      max_answer_chars=None,
       workdir=self.folder / 'run',
+      **dict.fromkeys(('model', 'compute_dtype', *template, *sizes)),
     )
     code, _, error = self.main(*of_run, '--seed=6')
     self.assertEqual(code, 0, error)
     for name in tiny_evaluation.BENCHMARKS:
       self.assertEqual(self.lines('a', name), self.lines('b', name))
     one, other = (
-      json.loads(self.files(out)['results.json']) for out in ('a', 'b')
+      json.loads(self.files(out)['results.json'])['settings'] for out in 'ab'
     )
-    differing = {
-      name
-      for name, value in one['settings'].items()
-      if value != other['settings'][name]
-    }
-    self.assertEqual(differing, {'model', 'workdir', 'step', 'seed'})
-    self.assertEqual(other['settings']['step'], 2)
-
+    self.assertEqual(
+      {name for name, value in one.items() if value != other[name]},
+      {'model', 'workdir', 'step', 'seed', 'memory_limit'},
+    )
     code, _, error = self.main(*of_run)
     self.assertEqual(code, 2)
     self.assertIn('has trained the seeds [5, 6]; name one of them', error)
-    code, _, error = self.main(*of_run, '--seed=6', '--step=1')
-    self.assertIn('step = 1 (there: 2)', error)
+    code, _, error = self.main(*of_run, '--seed=5')
+    self.assertIn('seed = 5 (there: 6)', error)
 
   def test_a_rerun_continues_and_ends_byte_equal(self):
     flags = [*self.flags('whole', eval_seed=3), '--no-chat']

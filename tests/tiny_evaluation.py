@@ -39,6 +39,30 @@ def _model() -> config_lib.Model:
   )
 
 
+def text(tokenizer: str, **changes) -> config_lib.Text:
+  return config_lib.Text(
+    **{
+      'problems': 'nowhere',
+      'split': 'train',
+      'evaluation_problems': None,
+      'evaluation_split': None,
+      'tokenizer': tokenizer,
+      'template': TEMPLATE,
+      'use_chat_template': False,
+      'system_message': None,
+      'max_prompt_tokens': MAX_PROMPT,
+      'drop_long_prompts': False,
+      'max_new_tokens': MAX_NEW,
+      'reward': 'nothing()',
+      'num_workers': 1,
+      'answer_timeout': 5.0,
+      'memory_limit': 2**30,
+      'max_answer_chars': 100,
+    }
+    | changes
+  )
+
+
 def transformer() -> architecture.TransformerConfig:
   shape = dataclasses.asdict(_model())
   del shape['checkpoint']
@@ -106,21 +130,7 @@ def write_run(
     num_seeds=len(seeds),
     task=config_lib.TEXT_TASK,
     model=_model(),
-    text=config_lib.Text(
-      problems='nowhere',
-      evaluation_problems=None,
-      tokenizer=str(tokenizer_folder),
-      template=TEMPLATE,
-      use_chat_template=False,
-      max_prompt_tokens=MAX_PROMPT,
-      drop_long_prompts=False,
-      max_new_tokens=MAX_NEW,
-      reward='nothing()',
-      num_workers=1,
-      answer_timeout=5.0,
-      memory_limit=2**30,
-      max_answer_chars=100,
-    ),
+    text=text(str(tokenizer_folder)),
   )
   folder.mkdir()
   workdir_lib.claim(folder, dataclasses.asdict(config))

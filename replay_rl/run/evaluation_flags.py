@@ -13,6 +13,7 @@ from replay_rl.tasks import prompt_stream
 # Where a flag is not given and there is no run to take it from.
 _DEFAULTS = {
   'template': prompt_stream.BOXED,
+  'system': None,
   'max_prompt_tokens': 1024,
   'compute_dtype': 'bfloat16',
   'mesh': {'data': -1, 'fsdp': 1, 'tensor': 1},
@@ -116,7 +117,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     help="make the prompt a user's message by the model's chat template; one "
     'of the two must be given with --model',
   )
-  add('system', help='system message of the chat (default: none)')
+  add('system', help='system message of the chat (default with --model: none)')
   add(
     'chat_variables',
     type=_object,
@@ -184,6 +185,7 @@ def resolve(
   if run is not None:
     of_run = vars(run.text) | {
       'chat': run.text.use_chat_template,
+      'system': run.text.system_message,
       'compute_dtype': run.model.compute_dtype,
       'mesh': run.mesh,
     }
@@ -211,7 +213,8 @@ def resolve(
     tokenizer=options.tokenizer or options.model or of_run['tokenizer'],
     template=value('template'),
     chat=is_chat,
-    system=options.system,
+    # A run's own is of no use where --no-chat says so.
+    system=value('system') if is_chat else None,
     chat_variables=options.chat_variables,
     n=options.n,
     temperature=temperature,

@@ -33,7 +33,7 @@ def _write(path, num_problems=3, answer='{}'):
   with open(path, 'w') as file:
     for i in range(num_problems):
       name = _NAMES[i]
-      line = {'id': name, 'problem': f'Apples {name}', 'answer': str(i)}
+      line = {'id': name, 'problem': 'Apples ' * i + name, 'answer': str(i)}
       file.write(json.dumps(line) + '\n')
 
 
@@ -131,7 +131,7 @@ class SampleTest(BenchmarksTestCase):
         'status': 'correct' if text == '2' else 'wrong',
         'answer': text,
         'reference': '2',
-        'prompt_tokens': len(_tokenizer().encode('Apples z')),
+        'prompt_tokens': len(_tokenizer().encode('Apples Apples z')),
         'length': 1,
         'is_finished': False,
         'response': text,
@@ -149,6 +149,16 @@ class SampleTest(BenchmarksTestCase):
 
     self.sample(generate_fn=generate)
     self.assertNotIn('!', ''.join(line['response'] for line in self.lines()))
+
+  def test_special_tokens_are_not_text(self):
+    def generate(prompts, batch):
+      responses, lengths, is_finished = self.generate(prompts, batch)
+      responses[:, 2] = tiny_tokenizer.START
+      return responses, 0 * lengths + 3, 0 * is_finished
+
+    self.sample(generate_fn=generate)
+    responses = {line['response'] for line in self.lines()}
+    self.assertEqual(responses, {'0', '1', '2'})
 
   def test_a_batch_is_judged_after_the_next_is_asked_for(self):
     asked = []
@@ -283,7 +293,7 @@ class LoadTest(BenchmarksTestCase):
 
   def test_a_prompt_that_is_too_long_is_refused_with_the_benchmark(self):
     with self.assertRaisesRegex(
-      ValueError, "benchmark 'some': max_prompt_tokens = 2, but 3 of 3"
+      ValueError, "benchmark 'some': max_prompt_tokens = 2, but 2 of 3"
     ):
       self.load('some', max_prompt_tokens=2)
 

@@ -111,6 +111,9 @@ class EvaluatedTest(parameterized.TestCase):
     shape = self.run_of.model
     found = evaluated.architecture_of(shape, **sizes)
     self.assertEqual(found, self.config)
+    half = sizes | {'compute_dtype': 'bfloat16'}
+    found = evaluated.architecture_of(shape, **half)
+    self.assertEqual(found.compute_dtype, 'bfloat16')
     shape = type(shape)(**(vars(shape) | {'vocab_size': None}))
     found = evaluated.architecture_of(shape, **sizes)
     self.assertEqual(found.vocab_size, 50)

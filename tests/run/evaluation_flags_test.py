@@ -6,11 +6,11 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.run import config as config_lib
 from replay_rl.run import evaluated
 from replay_rl.run import evaluation_flags
 from replay_rl.tasks import prompt_stream
 from tests import tiny
+from tests import tiny_evaluation
 
 _NEEDED = ('--benchmarks=a,b', '--data_dir=d', '--out=o')
 _MODEL = (*_NEEDED, '--model=m', '--no-chat', '--max_new_tokens=9')
@@ -24,16 +24,13 @@ def _run():
   return evaluated.Run(
     folder=pathlib.Path('r'),
     model=tiny.config().model,
-    text=config_lib.Text(
-      problems='p',
-      evaluation_problems=None,
-      tokenizer='t',
+    text=tiny_evaluation.text(
+      't',
       template='{problem}!',
       use_chat_template=True,
+      system_message='Think.',
       max_prompt_tokens=11,
-      drop_long_prompts=False,
       max_new_tokens=12,
-      reward='x()',
       num_workers=3,
       answer_timeout=4.0,
       memory_limit=5,
@@ -115,6 +112,7 @@ class ResolveTest(parameterized.TestCase):
         'tokenizer': 'elsewhere',
         'template': '{problem}!',
         'chat': True,
+        'system': 'Think.',
         'chat_variables': {'think': False},
         'max_prompt_tokens': 11,
         'max_new_tokens': 99,
@@ -126,6 +124,7 @@ class ResolveTest(parameterized.TestCase):
       },
     )
     self.assertFalse(no_chat.chat)
+    self.assertIsNone(no_chat.system)
     self.assertEqual(no_chat.tokenizer, 't')
 
 
