@@ -89,6 +89,14 @@ class ResolveTest(parameterized.TestCase):
       ),
     )
 
+  def test_a_tokenizer_may_be_elsewhere(self):
+    settings, _ = _resolve(*_MODEL, '--tokenizer=t')
+    self.assertEqual(settings.tokenizer, 't')
+
+  def test_several_greedy_samples_are_refused(self):
+    with self.assertRaisesRegex(ValueError, '--n=2, must be 1 with'):
+      _resolve(*_MODEL, '--n=2', '--temperature=0')
+
   def test_a_run_sets_what_is_not_given(self):
     with mock.patch.object(evaluated, 'pick_step', return_value=7) as pick:
       settings, num_workers = _resolve(
