@@ -46,12 +46,14 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
     cache_dir='~/.cache/replay_rl',
     task='problems()',
     text=config_lib.Text(
-      problems='data/gsm8k_train',
-      evaluation_problems='data/gsm8k_test',
+      problems='data/gsm8k/1.0.0',
+      split='train',
+      evaluation_problems='data/gsm8k/1.0.0',
+      evaluation_split='test',
       tokenizer=_CHECKPOINT,
       template=(
         'Question: {problem}\nReason step by step, and put the final answer '
-        'within \\boxed{}.\nAnswer:'
+        'within \\boxed{{}}.\nAnswer:'
       ),
       use_chat_template=False,
       system_message=None,

@@ -16,7 +16,10 @@ The arms, as `--config=configs/math_llama3_2_3b.py:<arm>`:
 
 Needs the checkpoint with its tokenizer, and the prepared data:
   hf download meta-llama/Llama-3.2-3B --local-dir checkpoints/Llama-3.2-3B
-  data/openr1_math and data/math500 of scripts/prepare_data.py
+  python scripts/prepare_data.py --source=jsonl --name=openr1_math \
+      --input=train=openr1_math.jsonl --out=data
+  python scripts/prepare_data.py --source=jsonl --name=math500 \
+      --input=test=math500.jsonl --out=data
 Command: python -m replay_rl.train \
     --config=configs/math_llama3_2_3b.py:reuse_2 --workdir=runs/math_3b_reuse_2
 Before it: python -m replay_rl.plan --config=configs/math_llama3_2_3b.py \
@@ -45,12 +48,14 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
     cache_dir='~/.cache/replay_rl',
     task='problems()',
     text=config_lib.Text(
-      problems='data/openr1_math',
-      evaluation_problems='data/math500',
+      problems='data/problems/openr1_math/1.0.0',
+      split='train',
+      evaluation_problems='data/problems/math500/1.0.0',
+      evaluation_split='test',
       tokenizer=_CHECKPOINT,
       template=(
-        '{problem}\nReason step by step, and put the final answer '
-        'within \\boxed{}.'
+        '<|begin_of_text|>{problem}\nReason step by step, and put the final '
+        'answer within \\boxed{{}}.'
       ),
       use_chat_template=False,
       system_message=None,

@@ -16,7 +16,10 @@ The arms, as `--config=configs/math_qwen3_4b_prioritized.py:<arm>`:
 
 Needs the checkpoint with its tokenizer, and the prepared data:
   hf download Qwen/Qwen3-4B-Base --local-dir checkpoints/Qwen3-4B-Base
-  data/openr1_math and data/math500 of scripts/prepare_data.py
+  python scripts/prepare_data.py --source=jsonl --name=openr1_math \
+      --input=train=openr1_math.jsonl --out=data
+  python scripts/prepare_data.py --source=jsonl --name=math500 \
+      --input=test=math500.jsonl --out=data
 Command: python -m replay_rl.train \
     --config=configs/math_qwen3_4b_prioritized.py:prioritized \
     --workdir=runs/math_4b
@@ -48,12 +51,14 @@ def get_config(arm: str = 'prioritized') -> config_lib.Config:
     cache_dir='~/.cache/replay_rl',
     task='problems()',
     text=config_lib.Text(
-      problems='data/openr1_math',
-      evaluation_problems='data/math500',
+      problems='data/problems/openr1_math/1.0.0',
+      split='train',
+      evaluation_problems='data/problems/math500/1.0.0',
+      evaluation_split='test',
       tokenizer=_CHECKPOINT,
       template=(
         '{problem}\nReason step by step, and put the final answer '
-        'within \\boxed{}.'
+        'within \\boxed{{}}.'
       ),
       use_chat_template=False,
       system_message=None,

@@ -62,7 +62,11 @@ class ConfigsTest(parameterized.TestCase):
     *((name, arm) for name, arms in _CONFIGS.items() for arm in arms)
   )
   def test_every_arm_is_valid_without_any_file(self, name, arm):
-    config_lib.validate(_config(name, arm))
+    config = _config(name, arm)
+    config_lib.validate(config)
+    prompt = config.text.template.format(problem='What is 1 + 1?')
+    self.assertIn('What is 1 + 1?\n', prompt)
+    self.assertIn('\\boxed{}', prompt)
 
   @parameterized.parameters(
     *((name, arms[-1]) for name, arms in _CONFIGS.items())
