@@ -10,9 +10,9 @@ in this process, on the same responses: math-verify on the extracted answer, and
 math-verify on the whole response, which also finds the answer.
 
 Sides take turns, in rounds; a rate is the median over rounds. Rates are given
-by the clock and by processor seconds, those of the workers included, which other
-load on the machine disturbs less. Exits with 1 if a verdict is not as made, or
-if two processor seconds judge less than 300 answers of the mix.
+by the clock and by processor seconds, those of the workers included, which
+other load on the machine disturbs less. Exits with 1 if a verdict is not as
+made, or if two processor seconds judge less than 300 answers of the mix.
 """
 
 import functools
@@ -21,12 +21,12 @@ import json
 import logging
 import os
 import pathlib
-import platform
 import random
 import statistics
 import sys
 import time
 
+import machine
 import math_verify
 from absl import app
 from absl import flags
@@ -191,12 +191,6 @@ def measure_hostile(pool, num_rows):
   }
 
 
-def hardware():
-  lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-  model = next(line.split(':')[1] for line in lines if 'model name' in line)
-  return {'cpu': model.strip(), 'cores': os.cpu_count()}
-
-
 def main(argv):
   del argv
   logging.disable(logging.CRITICAL)
@@ -231,21 +225,17 @@ def main(argv):
   versions = {
     name: importlib.metadata.version(name) for name in ('math-verify', 'sympy')
   }
-  pathlib.Path(_OUT.value).write_text(
-    json.dumps(
-      {
-        'hardware': hardware(),
-        'versions': versions | {'python': platform.python_version()},
-        'quick': _QUICK.value,
-        'rows': num_rows,
-        'settings': SETTINGS,
-        'results': results,
-        'hostile': hostile,
-        'checks': checks,
-      },
-      indent=1,
-    )
-    + '\n'
+  machine.write_results(
+    _OUT.value,
+    {
+      'versions': versions,
+      'quick': _QUICK.value,
+      'rows': num_rows,
+      'settings': SETTINGS,
+      'results': results,
+      'hostile': hostile,
+      'checks': checks,
+    },
   )
   if not all(checks.values()):
     sys.exit(1)
