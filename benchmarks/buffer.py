@@ -11,10 +11,6 @@ as the storage. Exits with 1 if a check fails. Needs flashbax 0.1.3.
 
 import functools
 import importlib.metadata
-import json
-import os
-import pathlib
-import platform
 import sys
 import time
 from typing import Any
@@ -23,6 +19,7 @@ from typing import NamedTuple
 import flashbax
 import jax
 import jax.numpy as jnp
+import machine
 import numpy as np
 from absl import app
 from absl import flags
@@ -186,42 +183,10 @@ def run_calls(compiled, operation, state):
   return state, times
 
 
-def peak_growth(function):
-  """Returns the function's value and the MB its peak adds to resident memory.
-
-  None where the peak cannot be reset, which needs Linux.
-  """
-  try:
-    pathlib.Path('/proc/self/clear_refs').write_text('5')
-  except OSError:
-    return function(), None
-  before = resident('VmRSS')
-  value = function()
-  return value, resident('VmHWM') - before
-
-
-def resident(field):
-  status = pathlib.Path('/proc/self/status').read_text()
-  line = next(line for line in status.splitlines() if field in line)
-  return int(line.split()[1]) / 1024
-
-
-def copy_bandwidth(num_bytes):
-  """Returns bytes read and written per microsecond by a numpy copy."""
-  source = np.ones(num_bytes // 4, np.float32)
-  target = np.empty_like(source)
-  times = []
-  for _ in range(5):
-    start = time.perf_counter()
-    np.copyto(target, source)
-    times.append(1e6 * (time.perf_counter() - start))
-  return 2 * source.nbytes / np.median(times)
-
-
 def measure(capacity, num_rounds, num_calls):
   """Returns one result for each operation at one capacity."""
   rng = np.random.default_rng(0)
-  bandwidth = copy_bandwidth(capacity * row_bytes())
+  bandwidth = machine.copy_bandwidth(capacity * row_bytes())
   limit_us = 2 * NUM_ROWS * row_bytes() / bandwidth
   states, operations = make_operations(capacity, num_calls, rng)
   compiled = [
@@ -258,7 +223,7 @@ def measure(capacity, num_rounds, num_calls):
     for operation, program, result in zip(
       operations, compiled, results, strict=True
     ):
-      (state, times), growth = peak_growth(
+      (state, times), growth = machine.peak_growth(
         functools.partial(
           run_calls, program, operation, states[operation.library]
         )
@@ -387,18 +352,6 @@ def check(results, empty_draws):
   }
 
 
-def hardware():
-  model = platform.processor()
-  cpuinfo = pathlib.Path('/proc/cpuinfo')
-  if cpuinfo.exists():
-    lines = cpuinfo.read_text().splitlines()
-    names = [
-      line.split(':')[1].strip() for line in lines if 'model name' in line
-    ]
-    model = names[0] if names else model
-  return {'cpu': model, 'cores': os.cpu_count(), 'platform': sys.platform}
-
-
 def main(argv):
   del argv
   jax.config.update('jax_platforms', 'cpu')
@@ -414,28 +367,22 @@ def main(argv):
   checks = check(results, empty_draws)
   for claim, holds in checks.items():
     print(f'{"pass" if holds else "FAIL"}  {claim}')
-  out = pathlib.Path(_OUT.value)
-  out.parent.mkdir(parents=True, exist_ok=True)
   versions = {
     name: importlib.metadata.version(name)
     for name in ('jax', 'jaxlib', 'flashbax', 'numpy')
   }
-  out.write_text(
-    json.dumps(
-      {
-        'hardware': hardware(),
-        'versions': versions | {'python': platform.python_version()},
-        'quick': _QUICK.value,
-        'rows': NUM_ROWS,
-        'row_bytes': row_bytes(),
-        'results': results,
-        'num_draws': num_batches * NUM_ROWS,
-        'empty_draws': empty_draws,
-        'checks': checks,
-      },
-      indent=1,
-    )
-    + '\n'
+  machine.write_results(
+    _OUT.value,
+    {
+      'versions': versions,
+      'quick': _QUICK.value,
+      'rows': NUM_ROWS,
+      'row_bytes': row_bytes(),
+      'results': results,
+      'num_draws': num_batches * NUM_ROWS,
+      'empty_draws': empty_draws,
+      'checks': checks,
+    },
   )
   if not all(checks.values()):
     sys.exit(1)

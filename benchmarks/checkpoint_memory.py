@@ -3,7 +3,7 @@
 Each measurement is a process of its own. It prints how far the peak of the
 resident memory, mapped files included, is above the memory before plus the
 model itself, which on a CPU is host memory too. Linux only.
-Command: python -m benchmarks.checkpoint_memory
+Command: python benchmarks/checkpoint_memory.py
 """
 
 import pathlib
@@ -14,6 +14,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import machine
 
 from replay_rl.lm import architecture
 from replay_rl.lm import hf
@@ -37,24 +38,10 @@ _CONFIG = architecture.TransformerConfig(
   max_context=256,
   compute_dtype='float32',
 )
-_MEGABYTE = 1e6
-
-
-def resident(field):
-  """Returns VmRSS (now) or VmHWM (peak) of this process, in megabytes."""
-  for line in pathlib.Path('/proc/self/status').read_text().splitlines():
-    name, value = line.split(':')
-    if name == field:
-      return int(value.split()[0]) * 1024 / _MEGABYTE
-  raise ValueError(f'{field} is not in /proc/self/status')
-
-
-def reset_peak():
-  pathlib.Path('/proc/self/clear_refs').write_text('5')
 
 
 def report(name, before, model_megabytes, seconds):
-  above = resident('VmHWM') - before - model_megabytes
+  above = machine.resident('VmHWM') - before - model_megabytes
   print(
     f'{name}: {above:.0f} MB above the model (largest leaf 201 MB, largest '
     f'tensor 8 MB in float32), {seconds:.1f} s'
@@ -67,8 +54,8 @@ def write(folder, dtype):
     lambda like: jnp.ones(like.shape), hf_layout.abstract_params(_CONFIG)
   )
   jax.block_until_ready(params)
-  before, start = resident('VmRSS'), time.perf_counter()
-  reset_peak()
+  before, start = machine.resident('VmRSS'), time.perf_counter()
+  machine.reset_peak()
   hf.save(
     folder,
     _CONFIG,
@@ -88,12 +75,12 @@ def read(folder, dtype):
   )
   # The runtime itself.
   jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.zeros((2, 2))))
-  before, start = resident('VmRSS'), time.perf_counter()
-  reset_peak()
+  before, start = machine.resident('VmRSS'), time.perf_counter()
+  machine.reset_peak()
   params = jax.block_until_ready(hf.load(folder, config))
   num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
   seconds = time.perf_counter() - start
-  report(f'load {dtype}', before, num_bytes / _MEGABYTE, seconds)
+  report(f'load {dtype}', before, num_bytes / machine.MEGABYTE, seconds)
 
 
 def main():
@@ -105,14 +92,7 @@ def main():
     for dtype in ('float32', 'bfloat16'):
       for step in ('write', 'read'):
         subprocess.run(
-          [
-            sys.executable,
-            '-m',
-            'benchmarks.checkpoint_memory',
-            step,
-            f'{parent}/{dtype}',
-            dtype,
-          ],
+          [sys.executable, __file__, step, f'{parent}/{dtype}', dtype],
           check=True,
         )
 

@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 
+import machine
+
 HERE = pathlib.Path(__file__).parent
 SIZES = {
   'S': {
@@ -221,7 +223,6 @@ def main():
     return
 
   results = {
-    'hardware': f'{os.cpu_count()} CPU cores, {_cpu_model()}',
     'rounds': arguments.rounds,
     'repeats': arguments.repeats,
   }
@@ -261,15 +262,7 @@ def main():
       flush=True,
     )
   if arguments.out:
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(results, indent=2) + '\n')
-
-
-def _cpu_model() -> str:
-  for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
-    if line.startswith('model name'):
-      return line.split(':', 1)[1].strip()
-  return 'unknown'
+    machine.write_results(arguments.out, results)
 
 
 if __name__ == '__main__':

@@ -1,13 +1,15 @@
 """Seconds of generation and of scoring at two small sizes.
 
 Prints the least of several runs next to the time that the matmuls alone would
-take at 100 GFLOP/s. Command: python -m benchmarks.sampler
+take at 100 GFLOP/s. Usage: python benchmarks/sampler.py [--quick]
 """
 
+import argparse
 import time
 
 import jax
 import jax.numpy as jnp
+import machine
 
 from replay_rl import base
 from replay_rl.lm import architecture
@@ -126,8 +128,13 @@ def report_size(size, config, rows, prompt_length, new_tokens):
 
 
 def main():
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--quick', action='store_true', help='size S alone')
+  is_quick = parser.parse_args().quick
+  print(machine.hardware())
   for size, arguments in SIZES.items():
-    report_size(size, *arguments)
+    if size == 'S' or not is_quick:
+      report_size(size, *arguments)
 
 
 if __name__ == '__main__':

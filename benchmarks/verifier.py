@@ -21,12 +21,12 @@ import json
 import logging
 import os
 import pathlib
-import platform
 import random
 import statistics
 import sys
 import time
 
+import machine
 import math_verify
 from absl import app
 from absl import flags
@@ -191,12 +191,6 @@ def measure_hostile(pool, num_rows):
   }
 
 
-def hardware():
-  lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-  model = next(line.split(':')[1] for line in lines if 'model name' in line)
-  return {'cpu': model.strip(), 'cores': os.cpu_count()}
-
-
 def main(argv):
   del argv
   logging.disable(logging.CRITICAL)
@@ -231,21 +225,17 @@ def main(argv):
   versions = {
     name: importlib.metadata.version(name) for name in ('math-verify', 'sympy')
   }
-  pathlib.Path(_OUT.value).write_text(
-    json.dumps(
-      {
-        'hardware': hardware(),
-        'versions': versions | {'python': platform.python_version()},
-        'quick': _QUICK.value,
-        'rows': num_rows,
-        'settings': SETTINGS,
-        'results': results,
-        'hostile': hostile,
-        'checks': checks,
-      },
-      indent=1,
-    )
-    + '\n'
+  machine.write_results(
+    _OUT.value,
+    {
+      'versions': versions,
+      'quick': _QUICK.value,
+      'rows': num_rows,
+      'settings': SETTINGS,
+      'results': results,
+      'hostile': hostile,
+      'checks': checks,
+    },
   )
   if not all(checks.values()):
     sys.exit(1)

@@ -11,60 +11,10 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import layers
 from replay_rl.lm import model
-
-_TIED = architecture.TransformerConfig(
-  vocab_size=23,
-  d_model=16,
-  num_layers=2,
-  num_heads=4,
-  num_kv_heads=2,
-  head_dim=6,
-  d_ff=20,
-  rope_theta=100.0,
-  rope_scaling=None,
-  norm_eps=1e-5,
-  qk_norm=False,
-  qkv_bias=False,
-  tied_embeddings=True,
-  max_context=32,
-  compute_dtype='float32',
-)
-_QWEN3 = dataclasses.replace(_TIED, num_layers=1, qk_norm=True, num_kv_heads=4)
-_QWEN25 = dataclasses.replace(
-  _TIED, qkv_bias=True, num_kv_heads=1, tied_embeddings=False
-)
-_LLAMA3 = dataclasses.replace(
-  _TIED,
-  num_layers=1,
-  tied_embeddings=False,
-  rope_scaling=architecture.RopeScaling(8.0, 1.0, 4.0, 20),
-)
-_VARIANTS = (
-  ('tied', _TIED),
-  ('qwen3', _QWEN3),
-  ('qwen25', _QWEN25),
-  ('llama3', _LLAMA3),
-)
-
-
-@functools.cache
-def _init(config, seed=0):
-  """Returns a model whose norms and biases differ from their first values."""
-  graphdef, params = model.init(config, jax.random.key(seed))
-  rng = np.random.default_rng(seed)
-  return graphdef, jax.tree.map(
-    lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype('f'), params
-  )
-
-
-def _tokens(shape, vocab_size=23):
-  rng = np.random.default_rng(1)
-  return jnp.asarray(rng.integers(0, vocab_size, shape), jnp.int32)
-
+from tests.lm import small_models
 
 _apply = jax.jit(model.apply, static_argnums=0)
 _whole = functools.partial(model.token_logprobs, chunk_size=None, remat=False)
@@ -135,10 +85,10 @@ def _oracle_logits(config, params, tokens):
 
 
 class ForwardTest(parameterized.TestCase):
-  @parameterized.named_parameters(*_VARIANTS)
+  @parameterized.named_parameters(*small_models.VARIANTS)
   def test_logits_equal_a_transformer_written_out_in_numpy(self, config):
-    graphdef, params = _init(config)
-    tokens = _tokens((2, 7))
+    graphdef, params = small_models.init(config)
+    tokens = small_models.tokens((2, 7))
     logits = _apply(graphdef, params, tokens)
     self.assertEqual(logits.dtype, jnp.float32)
     for row in range(2):
@@ -146,11 +96,11 @@ class ForwardTest(parameterized.TestCase):
       np.testing.assert_allclose(logits[row], expected, atol=1e-5, rtol=1e-5)
 
   def test_scanned_and_unrolled_layers_agree(self):
-    graphdef, params = _init(_QWEN25)
-    tokens = _tokens((2, 4))
+    graphdef, params = small_models.init(small_models.QWEN25)
+    tokens = small_models.tokens((2, 4))
 
     def two_steps(params):
-      cache = cache_lib.init(_QWEN25, batch_size=2, num_columns=5)
+      cache = cache_lib.init(small_models.QWEN25, batch_size=2, num_columns=5)
       _, cache = _extend(graphdef, params, tokens[:, :3], cache)
       logits, cache = _extend(graphdef, params, tokens[:, 3:], cache)
       return logits, model.apply(graphdef, params, tokens), cache
@@ -166,7 +116,7 @@ class ForwardTest(parameterized.TestCase):
     np.testing.assert_allclose(scanned[:, 0], full_scanned[:, 3], atol=1e-5)
 
   def test_later_tokens_have_exactly_no_gradient(self):
-    graphdef, params = _init(_QWEN25)
+    graphdef, params = small_models.init(small_models.QWEN25)
     tokens = jnp.arange(6, dtype=jnp.int32)[None]
 
     def logit_after_third(embedding):
@@ -178,8 +128,8 @@ class ForwardTest(parameterized.TestCase):
     np.testing.assert_array_equal(is_read, np.arange(23) < 3)
 
   def test_padding_on_either_side_or_in_between_changes_nothing(self):
-    graphdef, params = _init(_TIED)
-    tokens = _tokens((3, 7))
+    graphdef, params = small_models.init(small_models.TIED)
+    tokens = small_models.tokens((3, 7))
     is_valid = jnp.array(
       [
         [0, 0, 0, 1, 1, 1, 1],
@@ -202,10 +152,10 @@ class ForwardTest(parameterized.TestCase):
     self.assertGreater(np.abs(whole[0, 3:] - left[0]).max(), 0.1)
 
   def test_decoding_after_gaps_equals_the_full_forward(self):
-    graphdef, params = _init(_TIED)
-    tokens = _tokens((2, 6))
+    graphdef, params = small_models.init(small_models.TIED)
+    tokens = small_models.tokens((2, 6))
     lengths = jnp.array([4, 2])
-    cache = cache_lib.init(_TIED, batch_size=2, num_columns=4)
+    cache = cache_lib.init(small_models.TIED, batch_size=2, num_columns=4)
     logits, cache = _extend(
       graphdef,
       params,
@@ -232,9 +182,11 @@ class ForwardTest(parameterized.TestCase):
     )
 
   def test_bfloat16_computes_near_float32_and_returns_float32(self):
-    graphdef, params = _init(_QWEN3)
-    low, _ = _init(dataclasses.replace(_QWEN3, compute_dtype='bfloat16'))
-    tokens = _tokens((2, 7))
+    graphdef, params = small_models.init(small_models.QWEN3)
+    low, _ = small_models.init(
+      dataclasses.replace(small_models.QWEN3, compute_dtype='bfloat16')
+    )
+    tokens = small_models.tokens((2, 7))
     exact = _apply(graphdef, params, tokens)
     rounded = _apply(low, params, tokens)
     self.assertEqual(rounded.dtype, jnp.float32)
@@ -243,8 +195,8 @@ class ForwardTest(parameterized.TestCase):
     self.assertGreater(difference, 1e-4)
 
   def test_seeds_can_be_mapped(self):
-    graphdef, params = _init(_QWEN3)
-    tokens = _tokens((2, 3, 5))
+    graphdef, params = small_models.init(small_models.QWEN3)
+    tokens = small_models.tokens((2, 3, 5))
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), params)
 
     def score(params, tokens):
@@ -260,7 +212,7 @@ class ForwardTest(parameterized.TestCase):
       )
       np.testing.assert_allclose(together[seed], alone, atol=1e-5)
     shapes = jax.eval_shape(
-      jax.vmap(lambda key: model.init(_QWEN3, key)[1]),
+      jax.vmap(lambda key: model.init(small_models.QWEN3, key)[1]),
       jax.random.split(jax.random.key(0), 2),
     )
     self.assertEqual(
@@ -268,14 +220,17 @@ class ForwardTest(parameterized.TestCase):
     )
 
   def test_tokens_of_wrong_type_or_rank_raise(self):
-    graphdef, params = _init(_TIED)
+    graphdef, params = small_models.init(small_models.TIED)
     with self.assertRaisesRegex(AssertionError, 'rank'):
       model.apply(graphdef, params, jnp.zeros((3,), jnp.int32))
     with self.assertRaisesRegex(AssertionError, 'type'):
       model.apply(graphdef, params, jnp.zeros((3, 2)))
     with self.assertRaisesRegex(AssertionError, 'shape'):
       model.apply(
-        graphdef, params, _tokens((2, 3)), is_valid=jnp.ones((2, 4), bool)
+        graphdef,
+        params,
+        small_models.tokens((2, 3)),
+        is_valid=jnp.ones((2, 4), bool),
       )
 
 
@@ -300,7 +255,7 @@ class TokenLogprobsTest(parameterized.TestCase):
   def test_chunks_save_the_memory_of_logits(self):
     # Logits of 8 x 64 x 4000 float32 are 8 MB; the rest is less than 1 MB.
     config = dataclasses.replace(
-      _TIED, vocab_size=4000, num_layers=1, max_context=64
+      small_models.TIED, vocab_size=4000, num_layers=1, max_context=64
     )
     whole = _temporary_bytes(config, chunk_size=None, remat=False)
     self.assertGreater(whole, 16e6)
@@ -309,7 +264,7 @@ class TokenLogprobsTest(parameterized.TestCase):
   @parameterized.parameters(6, 12)  # Unrolled, and scanned.
   def test_remat_saves_the_memory_of_activations(self, num_layers):
     config = dataclasses.replace(
-      _TIED, num_layers=num_layers, d_ff=512, max_context=64
+      small_models.TIED, num_layers=num_layers, d_ff=512, max_context=64
     )
     # Gate and up of a layer are 8 x 64 x 1024 float32: 2 MB.
     kept = _temporary_bytes(config, chunk_size=None, remat=False)
@@ -317,22 +272,22 @@ class TokenLogprobsTest(parameterized.TestCase):
     self.assertGreater(kept - again, (num_layers - 2) * 1e6)
 
   def test_a_chunk_of_no_token_raises(self):
-    graphdef, params = _init(_TIED)
+    graphdef, params = small_models.init(small_models.TIED)
     with self.assertRaisesRegex(ValueError, 'chunk_size=0 must be None or'):
       model.token_logprobs(
         graphdef,
         params,
-        _tokens((2, 3)),
+        small_models.tokens((2, 3)),
         temperature=1.0,
         chunk_size=0,
         remat=False,
       )
 
   def test_a_model_of_zeros_is_uniform(self):
-    graphdef, params = _init(_TIED)
+    graphdef, params = small_models.init(small_models.TIED)
     zeros = jax.tree.map(jnp.zeros_like, params)
     logprobs, entropy = _token_logprobs(
-      graphdef, zeros, _tokens((2, 3)), temperature=0.5
+      graphdef, zeros, small_models.tokens((2, 3)), temperature=0.5
     )
     uniform = [[0.0, math.log(23), math.log(23)]] * 2
     np.testing.assert_allclose(logprobs, -np.array(uniform), rtol=1e-6)
@@ -340,8 +295,8 @@ class TokenLogprobsTest(parameterized.TestCase):
 
   @parameterized.product(chunk_size=(None, 1, 2, 5), remat=(False, True))
   def test_values_and_gradients_equal_the_definition(self, chunk_size, remat):
-    graphdef, params = _init(_QWEN3)
-    tokens = _tokens((3, 6))
+    graphdef, params = small_models.init(small_models.QWEN3)
+    tokens = small_models.tokens((3, 6))
     weights = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, 5)), 'f')
 
     def definition(params, temperature):
@@ -383,69 +338,6 @@ class TokenLogprobsTest(parameterized.TestCase):
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4),
         *gradients,
       )
-
-
-class ParametersTest(parameterized.TestCase):
-  @parameterized.named_parameters(*_VARIANTS)
-  def test_axes_have_the_structure_and_rank_of_the_parameters(self, config):
-    _, params = _init(config)
-    sizes = {
-      'layers': config.num_layers,
-      'vocab': config.vocab_size,
-      'embed': config.d_model,
-      'heads': config.num_heads,
-      'kv_heads': config.num_kv_heads,
-      'head_dim': config.head_dim,
-      'mlp': config.d_ff,
-      None: 2,
-    }
-    shapes = jax.tree.map(
-      lambda axes: tuple(sizes[axis] for axis in axes),
-      model.logical_axes(config),
-      is_leaf=lambda leaf: isinstance(leaf, tuple),
-    )
-    self.assertEqual(shapes, jax.tree.map(jnp.shape, params))
-    self.assertEqual(
-      architecture.num_params(config),
-      sum(leaf.size for leaf in jax.tree.leaves(params)),
-    )
-
-  def test_initial_values_follow_from_the_key_and_the_documented_scales(self):
-    config = dataclasses.replace(
-      _TIED, vocab_size=400, d_model=64, d_ff=100, num_layers=4
-    )
-    graphdef, params = model.init(config, jax.random.key(0))
-    again_def, again = model.init(config, jax.random.key(0))
-    other_def, other = model.init(config, jax.random.key(1))
-    self.assertEqual(graphdef, again_def)
-    self.assertEqual(hash(graphdef), hash(other_def))
-    self.assertEqual(model.config_of(graphdef, params), config)
-    jax.tree.map(np.testing.assert_array_equal, params, again)
-    self.assertFalse(np.allclose(params['embedding'], other['embedding']))
-    stacked = params['layers']
-    for leaf, stddev in (
-      (params['embedding'], 64**-0.5),
-      (stacked['query'], 64**-0.5),
-      (stacked['key_value'], 64**-0.5),
-      (stacked['gate_up'], 64**-0.5),
-      (stacked['output'], (24 * 8) ** -0.5),
-      (stacked['down'], (100 * 8) ** -0.5),
-    ):
-      np.testing.assert_allclose(np.std(leaf), stddev, rtol=0.05)
-    np.testing.assert_array_equal(stacked['attention_norm'], 1.0)
-
-  def test_flops_agree_with_what_the_compiler_counts(self):
-    config = dataclasses.replace(
-      _TIED, vocab_size=500, d_model=128, d_ff=384, head_dim=32, num_layers=3
-    )
-    graphdef, params = model.init(config, jax.random.key(0))
-    tokens = _tokens((4, 64))
-    cost = _apply.lower(graphdef, params, tokens).cost_analysis()
-    expected = tokens.size * (
-      architecture.flops_per_token(config)
-      + architecture.attention_flops(config, 64)
-    )
-    self.assertBetween(cost['flops'] / expected, 1.0, 1.05)
 
 
 if __name__ == '__main__':

@@ -12,41 +12,19 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
-from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.lm import sampler
+from tests.lm import small_models
 
 _V, _EOS, _PAD = 11, 1, 0
-_TIED = architecture.TransformerConfig(
-  vocab_size=_V,
-  d_model=16,
-  num_layers=1,
-  num_heads=4,
-  num_kv_heads=2,
-  head_dim=6,
-  d_ff=20,
-  rope_theta=100.0,
-  rope_scaling=None,
-  norm_eps=1e-5,
-  qk_norm=False,
-  qkv_bias=False,
-  tied_embeddings=True,
-  max_context=16,
-  compute_dtype='float32',
-)
-_QWEN3 = dataclasses.replace(_TIED, qk_norm=True, num_kv_heads=4)
-_QWEN25 = dataclasses.replace(
-  _TIED, num_layers=2, qkv_bias=True, num_kv_heads=1, tied_embeddings=False
-)
-
-
-@functools.cache
-def _init(config):
-  graphdef, params = model.init(config, jax.random.key(0))
-  rng = np.random.default_rng(0)
-  return graphdef, jax.tree.map(
-    lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype('f'), params
+_TIED, _QWEN3, _QWEN25 = (
+  dataclasses.replace(config, vocab_size=_V, max_context=16)
+  for config in (
+    dataclasses.replace(small_models.TIED, num_layers=1),
+    small_models.QWEN3,
+    small_models.QWEN25,
   )
+)
 
 
 def _prompts(lengths, columns):
@@ -75,7 +53,7 @@ def _generate(config=_TIED, prompts=_PROMPTS, seed=0, params=None, **options):
     'top_p': None,
     **options,
   }
-  graphdef, initial = _init(config)
+  graphdef, initial = small_models.init(config)
   params = initial if params is None else params
   return sampler.generate(
     graphdef, params, jax.random.key(seed), prompts, **options
@@ -100,7 +78,7 @@ class GenerateTest(parameterized.TestCase):
   ):
     completions = _generate(config, temperature=temperature, top_k=top_k)
     logprobs, entropy = _score(
-      *_init(config), completions.tokens, temperature=temperature
+      *small_models.init(config), completions.tokens, temperature=temperature
     )
     mask = completions.loss_mask
     # Some rows must have stopped early, and some not.
@@ -145,7 +123,7 @@ class GenerateTest(parameterized.TestCase):
 
   def test_greedy_tokens_are_the_argmax_of_the_learner(self):
     completions = _generate(temperature=0.0)
-    graphdef, params = _init(_TIED)
+    graphdef, params = small_models.init(_TIED)
     logits = jax.jit(model.apply, static_argnums=0)(
       graphdef, params, completions.tokens
     )
@@ -170,7 +148,7 @@ class GenerateTest(parameterized.TestCase):
       top_k=top_k,
       top_p=top_p,
     )
-    graphdef, params = _init(_TIED)
+    graphdef, params = small_models.init(_TIED)
     logits = jax.jit(model.apply, static_argnums=0)(
       graphdef, params, _PROMPTS.tokens
     )
@@ -211,7 +189,7 @@ class GenerateTest(parameterized.TestCase):
     np.testing.assert_allclose(recorded.sum(), 1.0, atol=1e-5)
 
   def test_each_step_draws_anew(self):
-    graphdef, params = _init(_TIED)
+    graphdef, params = small_models.init(_TIED)
     del graphdef
     uniform = jax.tree.map(jnp.zeros_like, params)
     completions = _generate(params=uniform, eos_ids=(_V - 1,))
@@ -267,7 +245,7 @@ class GenerateTest(parameterized.TestCase):
     self.assertFalse(np.array_equal(other_key.responses, completions.responses))
 
   def test_the_loop_ends_with_the_last_row(self):
-    graphdef, params = _init(_QWEN25)
+    graphdef, params = small_models.init(_QWEN25)
     greedy = np.asarray(_generate(_QWEN25, temperature=0.0).responses)
     row = int(np.argmax((greedy[:, 0] != greedy[:, 1]) & (greedy[:, 0] > 1)))
     first, second = int(greedy[row, 0]), int(greedy[row, 1])
@@ -301,7 +279,7 @@ class GenerateTest(parameterized.TestCase):
       self.assertEqual(int(completions.lengths[0]), length)
 
   def test_seeds_can_be_mapped_without_copies_of_the_cache(self):
-    graphdef, params = _init(_TIED)
+    graphdef, params = small_models.init(_TIED)
     num_seeds = 6
     generate = functools.partial(
       sampler.generate,
