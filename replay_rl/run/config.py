@@ -233,6 +233,7 @@ MINIMA = {
   'optimizer.weight_decay': 0,
   'optimizer.max_grad_norm': 0,
   'optimizer.num_microbatches': 1,
+  'optimizer.logits_chunk': 1,
   'evaluation.every': 0,
   'evaluation.num_prompts': 1,
   'evaluation.num_samples': 1,
@@ -261,11 +262,9 @@ def validate(config: Config) -> None:
   _check_types(config)
   values = flatten(config)
   for name, minimum in MINIMA.items():
-    # A section that is None has no numbers.
-    if (
-      name in values and not values[name] >= minimum
-    ):  # Written so that NaN fails too.
-      raise ValueError(f'{name} = {values[name]}: must be at least {minimum}')
+    value = values.get(name)  # None too where its whole section is None.
+    if value is not None and not value >= minimum:  # So that NaN fails too.
+      raise ValueError(f'{name} = {value}: must be at least {minimum}')
   rows = config.sampler.num_prompts * config.sampler.group_size
   replay = config.replay
   if replay.capacity < max(rows, replay.batch_size):

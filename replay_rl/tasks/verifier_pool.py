@@ -60,8 +60,8 @@ class Workers:
       num_workers: processes, at least 1.
       answer_timeout: seconds of processor time for one answer, positive. One
         that sleeps is stopped after ten times as long by the clock.
-      memory_limit: bytes of address space of a worker. Those that have ever
-        used half of it are replaced.
+      memory_limit: bytes of address space of a worker. Those that keep more
+        than half of it after an answer are replaced.
 
     Raises:
       ValueError: if an argument is outside its range.

@@ -174,7 +174,7 @@ def _generate(config, graphdef, params, prompts, *, num_tokens, temperature):
     jax.random.key(0),
     prompts,
     max_new_tokens=num_tokens,
-    **{'eos_id': 1},
+    eos_ids=(1,),
     pad_id=0,
     temperature=temperature,
     top_k=None,

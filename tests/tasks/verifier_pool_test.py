@@ -104,6 +104,12 @@ class WorkersTest(parameterized.TestCase):
     self.assertNotEqual(workers.pids(), first)
     self.assertEqual(workers.run(pairs), ['wrong', 'correct'] * 3)
 
+  def test_the_memory_of_the_parent_is_not_held_against_a_worker(self):
+    held = b'x' * (600 * MIB)
+    workers = self.pool(memory_limit=512 * MIB)
+    self.assertEqual(workers.run([('1', '1')]), ['correct'])
+    del held
+
   def test_waiting_is_no_computing(self):
     # Longer by the clock than the limit on processor time.
     workers = self.pool(num_workers=1, answer_timeout=0.1)
