@@ -205,6 +205,6 @@ def _safetensors():
     import safetensors
   except ImportError as error:
     raise ImportError(
-      "safetensors is not installed: pip install -e '.[hf]'"
+      "safetensors is not installed: pip install -e '.[math]'"
     ) from error
   return safetensors

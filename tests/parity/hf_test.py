@@ -1,6 +1,6 @@
 """Our model against transformers, on the same weights.
 
-Needs torch and transformers: pip install -e '.[hf,parity]'.
+Needs torch and transformers: pip install -e '.[test,parity]'.
 """
 
 import atexit
