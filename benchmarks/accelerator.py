@@ -1,0 +1,204 @@
+"""Sampler and learner of a published model's shape on one accelerator.
+
+Random weights, random prompts, rewards by coin: the programs of a run, timed
+apart. Prints tokens per second, the share of the device's peak FLOP/s that the
+learner uses (MFU, of the model's own FLOPs: what remat computes again does not
+count), the share of the memory bandwidth that decoding uses (weights and whole
+KV cache, once a token), and the peak memory.
+Usage: python benchmarks/accelerator.py --device=h200 --out=FILE.json
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import runpy
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import machine
+
+from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.lm import cache as cache_lib
+from replay_rl.run import budget
+from replay_rl.run import build
+from replay_rl.run import devices
+from replay_rl.run import iteration
+from replay_rl.run import mesh as mesh_lib
+
+
+def settings(options):
+  """Returns the config, with random weights and the sizes of the flags."""
+  config = runpy.run_path(options.config)['get_config']()
+  config.model.checkpoint = None
+  config.num_seeds = 1
+  config.sampler.num_prompts = options.num_prompts
+  config.sampler.group_size = options.group_size
+  config.text.max_prompt_tokens = options.prompt_tokens
+  config.text.max_new_tokens = options.new_tokens
+  rows = options.num_prompts * options.group_size
+  config.replay = dataclasses.replace(
+    config.replay,
+    capacity=rows,
+    batch_size=options.batch_size,
+    updates_per_iteration=options.updates,
+  )
+  config.optimizer.num_microbatches = options.num_microbatches
+  if options.logits_chunk:
+    config.optimizer.logits_chunk = options.logits_chunk
+  config.optimizer.remat = options.remat
+  config.mesh.shape = {'data': 1, 'fsdp': 1, 'tensor': 1}
+  return config
+
+
+def median_seconds(function, repeats):
+  """Returns the median seconds of a call after one that is not counted."""
+  runs = []
+  for _ in range(repeats + 1):
+    start = time.perf_counter()
+    jax.block_until_ready(function())
+    runs.append(time.perf_counter() - start)
+  return statistics.median(runs[1:])
+
+
+def measure(config, repeats, profile):
+  """Returns seconds of both programs, and the work they do."""
+  parts = build.parts(config, task=budget.task_of(config))
+  transformer, task = parts.transformer, parts.task
+  rng_key = jax.random.key(0)
+  params = jax.jit(parts.init_params_fn)(rng_key)
+  # Counted before the run is made, which takes the weights over.
+  num_params = architecture.num_params(transformer)
+  run = jax.jit(lambda params: iteration.init(parts, params, jnp.uint32(0)))(
+    params
+  )
+  del params
+  prompts = base.Prompts(
+    tokens=jax.random.randint(
+      rng_key,
+      (parts.num_prompts, task.prompt_length),
+      1,
+      transformer.vocab_size,
+    ),
+    lengths=jnp.full((parts.num_prompts,), task.prompt_length, jnp.int32),
+    references=jnp.zeros(parts.num_prompts, jnp.int32),
+  )
+  act = jax.jit(lambda run, prompts: iteration.act(run, prompts, parts)[1])
+  learn = jax.jit(
+    lambda run, generation, rewards: iteration.remember_and_learn(
+      run, generation, rewards, parts
+    ),
+    donate_argnums=0,
+  )
+  sampler_seconds = median_seconds(lambda: act(run, prompts), repeats)
+  sampler_peak = peak_memory()
+  generation = act(run, prompts)
+  rows = generation.group_id.shape[0]
+  rewards = jax.random.bernoulli(rng_key, 0.5, (rows,)).astype(jnp.float32)
+
+  def one_iteration():
+    nonlocal run
+    run, measured = learn(run, generation, rewards)
+    return measured
+
+  learner_seconds = median_seconds(one_iteration, repeats)
+  if profile is not None:
+    with jax.profiler.trace(str(profile)):
+      jax.block_until_ready((act(run, prompts), one_iteration()))
+  columns = task.prompt_length + task.max_new_tokens
+  held = jax.eval_shape(
+    lambda: cache_lib.init(
+      transformer, batch_size=rows, num_columns=columns - 1
+    )
+  )
+  itemsize = jnp.dtype(transformer.compute_dtype).itemsize
+  per_token = architecture.flops_per_token(transformer)
+  per_token += architecture.attention_flops(transformer, columns)
+  trained = config.replay.updates_per_iteration * config.replay.batch_size
+  return {
+    'parameters': num_params,
+    'sampler_seconds': sampler_seconds,
+    'generated_tokens': int(jnp.sum(generation.completions.lengths)),
+    'decode_bytes': task.max_new_tokens
+    * (
+      itemsize * num_params
+      + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(held))
+    ),
+    'sampler_peak_bytes': sampler_peak,
+    'learner_seconds': learner_seconds,
+    'trained_tokens': trained * columns,
+    'learner_flops': 3 * trained * columns * per_token,
+    'peak_bytes': peak_memory(),
+  }
+
+
+def peak_memory():
+  """Returns the most bytes in use so far; None where devices do not say."""
+  stats = jax.devices()[0].memory_stats()
+  return None if stats is None else stats['peak_bytes_in_use']
+
+
+def rates(found, device):
+  """Returns tokens a second, and shares of what the device could do."""
+  rates = {
+    'sampler_tokens_per_second': found['generated_tokens']
+    / found['sampler_seconds'],
+    'learner_tokens_per_second': found['trained_tokens']
+    / found['learner_seconds'],
+  }
+  if device is None:
+    return rates
+  return rates | {
+    'learner_mfu': found['learner_flops']
+    / found['learner_seconds']
+    / device.flops,
+    'sampler_bandwidth_fraction': found['decode_bytes']
+    / found['sampler_seconds']
+    / device.bandwidth,
+  }
+
+
+def main():
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  add = parser.add_argument
+  add('--config', default='configs/gsm8k_qwen3_0_6b.py')
+  add('--device', choices=sorted(devices.DEVICES), help='for its limits')
+  add('--num_prompts', type=int, default=64)
+  add('--group_size', type=int, default=8)
+  add('--prompt_tokens', type=int, default=128)
+  add('--new_tokens', type=int, default=512)
+  add('--batch_size', type=int, default=64, help='rows of an update')
+  add('--updates', type=int, default=2)
+  add('--num_microbatches', type=int, default=4)
+  add('--logits_chunk', type=int, help='default: of the config')
+  add('--remat', action=argparse.BooleanOptionalAction, default=True)
+  add('--repeats', type=int, default=3)
+  add('--profile', type=pathlib.Path, help='folder for a trace')
+  add('--out', type=pathlib.Path)
+  options = parser.parse_args()
+  config = settings(options)
+  with jax.set_mesh(mesh_lib.make(config.mesh.shape)):
+    found = measure(config, options.repeats, options.profile)
+  device = devices.named(options.device) if options.device else None
+  found |= rates(found, device)
+  for name, value in found.items():
+    print(f'{name:28s} {value if value is None else format(value, ".4g")}')
+  if options.out is not None:
+    flags = {name: str(value) for name, value in vars(options).items()}
+    machine.write_results(
+      options.out,
+      {
+        'accelerator': jax.devices()[0].device_kind,
+        'jax': jax.__version__,
+        'flags': flags,
+        'results': found,
+      },
+    )
+
+
+if __name__ == '__main__':
+  main()
