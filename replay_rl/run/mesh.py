@@ -17,6 +17,7 @@ AXES = ('data', 'fsdp', 'tensor')
 # buffer is whole, because a plain gather from a split one would collect all.
 RULES: Mapping[str, tuple[str, ...]] = {
   'rows': ('data', 'fsdp'),
+  'rows_by_channel': ('data',),  # Where fsdp splits the channels of the rows.
   'vocab': ('tensor',),
   'embed': ('fsdp',),
   'heads': ('tensor',),
@@ -74,14 +75,25 @@ def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
   )
 
 
-def split_rows(tree: base.PyTree) -> base.PyTree:
-  """Splits the leading axis of each leaf over the current mesh, inside a jit.
+def constrain(
+  array: base.Array, logical_axes: Sequence[str | None]
+) -> base.Array:
+  """Splits an array inside a jit over the current mesh, by the table.
 
-  Outside of `jax.set_mesh`, or on one device, it changes nothing.
+  Outside of `jax.set_mesh`, or on one device, it changes nothing. Without it
+  the compiler guesses: it follows the weights, which `fsdp` splits along
+  channels, and computes all rows on every device.
+
+  Args:
+    array: any array of the program, and so its gradient.
+    logical_axes: of its leading axes; the others are whole.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
-    return tree
-  return jax.tree.map(
-    lambda leaf: jax.lax.with_sharding_constraint(leaf, spec(['rows'])), tree
-  )
+    return array
+  return jax.lax.with_sharding_constraint(array, spec(logical_axes))
+
+
+def split_rows(tree: base.PyTree) -> base.PyTree:
+  """Splits the leading axis of each leaf, as `constrain`."""
+  return jax.tree.map(lambda leaf: constrain(leaf, ('rows',)), tree)
