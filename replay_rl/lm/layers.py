@@ -252,7 +252,6 @@ def _mix_values(
   return mixed.reshape(B, K, G, T, -1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def matmul(
   subscripts: str, dtype: Any, x: base.Array, weight: base.Array
 ) -> base.Array:
@@ -270,13 +269,18 @@ def matmul(
     x: activations.
     weight: float32.
   """
+  return _matmul(subscripts, dtype, x, weight)  # pyright: ignore
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _matmul(subscripts, dtype, x, weight):
   return jnp.einsum(
     subscripts, x, weight.astype(x.dtype), preferred_element_type=dtype
   )
 
 
 def _matmul_forward(subscripts, dtype, x, weight):
-  return matmul(subscripts, dtype, x, weight), (x, weight)
+  return _matmul(subscripts, dtype, x, weight), (x, weight)
 
 
 def _matmul_backward(subscripts, dtype, saved, gradient):
@@ -291,7 +295,7 @@ def _matmul_backward(subscripts, dtype, saved, gradient):
   return of_x.astype(x.dtype), of_weight
 
 
-matmul.defvjp(_matmul_forward, _matmul_backward)
+_matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def _add(x: base.Array, y_float32: base.Array) -> base.Array:

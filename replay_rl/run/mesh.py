@@ -1,6 +1,7 @@
 """Meshes and the one table that says which axis of which array is split."""
 
 import math
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -66,6 +67,34 @@ def make(
     AXES,
     axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
   )
+
+
+def check(
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+  field: str,
+  sizes: Iterable[tuple[str, str, int]],
+) -> None:
+  """Raises ValueError if a mesh does not divide what it would split.
+
+  XLA refuses weights of such a size, but only where they are first placed. Rows
+  it pads, and some devices then compute nothing that counts.
+
+  Args:
+    mesh: the devices.
+    field: of the config, that gave the shape.
+    sizes: what is split: name, logical axis, size.
+  """
+  for name, axis, size in sizes:
+    axes = RULES.get(axis, ())
+    parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in axes)
+    if size % parts:
+      too_few = (
+        '' if size > parts else f'; there are fewer than {parts} to split'
+      )
+      raise ValueError(
+        f'{field} = {dict(mesh.shape)}: {" x ".join(axes)} = {parts} must '
+        f'divide {name} = {size}{too_few}'
+      )
 
 
 def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
