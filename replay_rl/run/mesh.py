@@ -45,7 +45,9 @@ def make(
   if set(shape) != set(AXES):
     raise ValueError(f'mesh.shape = {dict(shape)}: must name the axes {AXES}')
   sizes = [shape[axis] for axis in AXES]
-  if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+  if sizes.count(-1) > 1 or not all(
+    type(size) is int and (size > 0 or size == -1) for size in sizes
+  ):
     raise ValueError(
       f'mesh.shape = {dict(shape)}: sizes must be positive, and at most one -1'
     )
