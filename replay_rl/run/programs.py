@@ -72,10 +72,12 @@ def build(
   shardings = placement.of_run(
     shapes, model.logical_axes(parts.transformer), parts.optimizer, mesh
   )
+  # What a host reads is whole on every device: each process has it all.
+  whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
   if isinstance(parts.task, task_lib.TextTask):
     iterate = host_judged.iterate_fn(
-      parts, parts.task, over_seeds=over_seeds, shardings=shardings
+      parts, parts.task, over_seeds=over_seeds, shardings=shardings, mesh=mesh
     )
     score = host_judged.evaluate_fn(
       parts,
@@ -83,12 +85,13 @@ def build(
       over_seeds=over_seeds,
       num_prompts=num_eval_prompts,
       num_samples=num_eval_samples,
+      mesh=mesh,
     )
   else:
     iterate = jax.jit(
       lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run),
       donate_argnums=0,
-      out_shardings=(shardings, None),
+      out_shardings=(shardings, whole),
     )
     score = _evaluate_fn(
       parts,
@@ -96,13 +99,15 @@ def build(
       over_seeds=over_seeds,
       num_prompts=num_eval_prompts,
       num_samples=num_eval_samples,
+      out_sharding=whole,
     )
   return Programs(
     init=jax.jit(init, out_shardings=shardings),
     iterate=iterate,
     evaluate=score,
     samples=jax.jit(
-      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run)
+      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
+      out_shardings=whole,
     ),
   )
 
@@ -114,6 +119,7 @@ def _evaluate_fn(
   over_seeds: Callable,
   num_prompts: int,
   num_samples: int,
+  out_sharding: jax.sharding.Sharding,
 ) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
   def of_one_seed(params, seed):
     def rewards(generate_fn, num_samples):
@@ -129,7 +135,8 @@ def _evaluate_fn(
     return rewards(parts.greedy_fn, 1), rewards(parts.unbiased_fn, num_samples)
 
   return jax.jit(
-    lambda run: over_seeds(of_one_seed, run.learner.params, run.seed)
+    lambda run: over_seeds(of_one_seed, run.learner.params, run.seed),
+    out_shardings=out_sharding,
   )
 
 
@@ -140,8 +147,8 @@ def lines(
   mu: float,
 ) -> list[dict[str, Any]]:
   """Returns the metrics of the iteration just done, one line per seed."""
-  run_ledger, host, seeds, steps = jax.device_get(
-    (run.ledger, measured, run.seed, run.learner.step)
+  run_ledger, host, seeds, steps, iterations = jax.device_get(
+    (run.ledger, measured, run.seed, run.learner.step, run.iteration)
   )
   found = []
   for index, seed in enumerate(seeds.tolist()):
@@ -149,7 +156,7 @@ def lines(
     prices = ledger.prices(one, transformer, mu)
     found.append(
       {
-        'iteration': int(run.iteration[index]) - 1,
+        'iteration': int(iterations[index]) - 1,
         'seed': seed,
         'learner_step': int(steps[index]),
       }
