@@ -1,0 +1,183 @@
+"""Tests of runs over many processes: real ones, on the loopback.
+
+What many processes compute equals what one computes but for rounding: sums over
+rows are taken in another order. `_ATOL` bounds it for arrays of numbers of about
+1 after six iterations; arrays of integers, rewards among them, are equal.
+"""
+
+import contextlib
+import json
+import pathlib
+import shutil
+import signal
+import tempfile
+
+import jax
+import numpy as np
+from absl.testing import absltest
+
+from replay_rl import train
+from tests import processes
+from tests import tiny
+from tests import tiny_text
+
+_ATOL = 1e-4
+_CHANGES = {
+  'num_iterations': 6,
+  'optimizer__learning_rate': 1e-3,
+  'checkpoint__every': 2,
+  'evaluation__every': 0,
+  'logging__samples_every': 0,
+}
+
+
+def _mesh(**sizes):
+  return {'mesh__shape': {'data': 1, 'fsdp': 1, 'tensor': 1} | sizes}
+
+
+def _lines(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
+
+
+class RunsTestCase(absltest.TestCase):
+  """Runs in folders of one folder, which is there for the whole class."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(tempfile.mkdtemp())
+    cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+    train.train(tiny.config(**_CHANGES), cls.folder / 'one')
+
+  @classmethod
+  def job(cls, workdir, changes, **others):
+    return {
+      'module': 'tests.tiny',
+      'workdir': str(cls.folder / workdir),
+      'changes': _CHANGES | {'cache_dir': tiny.CACHE} | changes,
+    } | others
+
+  def assert_equal_but_for_rounding(self, found, expected):
+    found, expected = self.folder / found, self.folder / expected
+    difference = processes.many_processes.differences(found, expected)
+    self.assertEqual(difference['integers_that_differ'], 0, difference)
+    self.assertLess(difference['largest_difference'], _ATOL)
+    for one, other in zip(_lines(found), _lines(expected), strict=True):
+      self.assertEqual(one['reward'], other['reward'])
+      for name in {'accuracy', 'eval/greedy', 'verifier/correct'} & one.keys():
+        self.assertEqual(one[name], other[name])
+    self.assertGreater(max(line['grad_norm'] for line in _lines(found)), 0.01)
+
+
+class TwoProcessesTest(RunsTestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    text = cls.folder / 'text'
+    changes = {
+      'num_iterations': 2,
+      'num_seeds': 2,
+      'evaluation__num_prompts': 3,
+    }
+    train.train(tiny_text.config(text, **changes), cls.folder / 'text_one')
+    of_text = {
+      'module': 'tests.tiny_text',
+      'workdir': str(cls.folder / 'text_two'),
+      'arguments': [str(text)],
+      'changes': changes | {'cache_dir': tiny.CACHE} | _mesh(fsdp=2),
+    }
+    data = _mesh(data=2)
+    cls.first = processes.run_jobs(
+      2,
+      cls.job(
+        'mesh',
+        _mesh(),
+        error=r"mesh.shape = \{'data': 1.* of the processes \[1\]",
+      ),
+      cls.job(
+        'differ',
+        data,
+        changes_of_1={'seed': 1},
+        error=r'config: differs between process 0 and the processes \[1\]',
+      ),
+      cls.job('data', data),
+      of_text,
+      cls.job('killed', data, signal=['SIGKILL', 1, 4]),
+    )
+    cls.again = processes.run_jobs(2, cls.job('killed', data))
+
+  def test_each_process_is_told_what_is_wrong_with_mesh_or_config(self):
+    # The processes check the messages, and go on.
+    for name in ('mesh', 'differ'):
+      self.assertFalse((self.folder / name).exists())
+    self.assertTrue((self.folder / 'data').exists())
+
+  def test_a_run_of_two_is_the_run_of_one(self):
+    self.assert_equal_but_for_rounding('data', 'one')
+    self.assertLen(
+      (self.folder / 'data/timing.jsonl').read_text().split('\n'), 7
+    )
+
+  def test_a_task_in_text_judged_by_two_is_that_judged_by_one(self):
+    self.assert_equal_but_for_rounding('text_two', 'text_one')
+    lines = _lines(self.folder / 'text_two')
+    self.assertGreater(sum(line['accuracy'] for line in lines), 0)
+    for line in lines:
+      verdicts = [v for k, v in line.items() if k.startswith('verifier/')]
+      self.assertEqual(sum(verdicts), 32)
+    found, expected = (
+      (self.folder / name / 'samples.jsonl').read_text().splitlines()
+      for name in ('text_two', 'text_one')
+    )
+    self.assertLen(found, 8)
+    for one, other in zip(found, expected, strict=True):
+      self.assertEqual(
+        json.loads(one)['response'], json.loads(other)['response']
+      )
+
+  def test_where_one_is_killed_the_other_ends_too(self):
+    other, killed = self.first
+    self.assertEqual(killed.status, -signal.SIGKILL)
+    self.assertNotIn(other.status, (0, 143), other.output)
+
+  def test_a_killed_run_that_is_started_again_ends_as_if_untouched(self):
+    self.assertEqual([ended.status for ended in self.again], [0, 0])
+    found = processes.many_processes.differences(
+      self.folder / 'killed', self.folder / 'data'
+    )
+    self.assertEqual(found['arrays_that_differ'], 0, found)
+    self.assertTrue(found['metrics_are_equal'])
+
+
+class FourProcessesTest(RunsTestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    changes = _mesh(data=2, fsdp=2)
+    cls.ended = processes.run_jobs(
+      4, cls.job('run', changes, signal=['SIGTERM', 2, 3])
+    )
+    cls.steps = processes.many_processes.steps(cls.folder / 'run')
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(
+        cls().assertWarnsRegex(UserWarning, r'mesh.shape.data')
+      )
+      cls.run_of_one = train.train(
+        tiny.config(**_CHANGES, **_mesh(fsdp=2)), cls.folder / 'run'
+      )
+
+  def test_sigterm_to_one_ends_all_with_the_same_step(self):
+    for ended in self.ended:
+      self.assertEqual(ended.status, 143, ended.output)
+    self.assertEqual(self.steps, [2, 4])
+
+  def test_one_process_goes_on_where_four_were_on_another_mesh(self):
+    self.assert_equal_but_for_rounding('run', 'one')
+    self.assertLen(_lines(self.folder / 'run'), 6)
+    weights = self.run_of_one.learner.params['layers']['gate_up']
+    self.assertEqual(weights.addressable_shards[0].data.size * 2, weights.size)
+
+
+if __name__ == '__main__':
+  absltest.main()
