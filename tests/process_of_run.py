@@ -5,7 +5,8 @@ two as an option:
 
   module: tests.tiny or tests.tiny_text, whose `config` gives the config.
   workdir: of the run.
-  arguments, changes: of `config`.
+  changes: of `config`.
+  folder: of the data of tests.tiny_text.
   changes_of_1: further ones, in process 1 alone.
   signal: [name, process, iteration]; that process gets it after that iteration.
   error: regular expression of the ValueError that all processes must raise.
@@ -14,6 +15,7 @@ two as an option:
 import importlib
 import json
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -52,7 +54,8 @@ def _do(job: dict[str, Any], process_id: int) -> None:
   if process_id == 1:
     changes |= job.get('changes_of_1', {})
   module = importlib.import_module(job['module'])
-  config = module.config(*job.get('arguments', ()), **changes)
+  folder = [pathlib.Path(job['folder'])] if 'folder' in job else []
+  config = module.config(*folder, **changes)
   name, process, iteration = job.get('signal', (None, None, None))
   lines = programs.lines
 

@@ -6,8 +6,8 @@ on a mesh of four virtual devices of the CPU. For each number of processes:
   whole: nobody touches it.
   killed: one process gets `kill -9`, the others have to end too, and the same
     command is run again.
-  terminated: one process gets SIGTERM, and all have to end with status 143. Then
-    one process goes on, on a mesh of one device.
+  ended: one process gets SIGTERM, and all have to end with status 143. Then one
+    process goes on, on a mesh of one device.
 
 Command: python experiments/many_processes/many_processes.py
 """
