@@ -16,6 +16,9 @@ import tempfile
 from absl.testing import absltest
 
 from replay_rl import train
+from replay_rl.lm import hf
+from replay_rl.run import build
+from replay_rl.run import checkpoint
 from tests import processes
 from tests import tiny
 from tests import tiny_text
@@ -24,7 +27,6 @@ _ATOL = 1e-4
 _CHANGES = {
   'num_iterations': 6,
   'optimizer__learning_rate': 1e-3,
-  'checkpoint__every': 2,
   'evaluation__every': 0,
   'logging__samples_every': 0,
 }
@@ -78,50 +80,87 @@ class TwoProcessesTest(RunsTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    text = cls.folder / 'text'
-    changes = {
-      'num_iterations': 2,
-      'num_seeds': 2,
-      'evaluation__num_prompts': 3,
-    }
-    train.train(tiny_text.config(text, **changes), cls.folder / 'text_one')
-    of_text = {
-      'module': 'tests.tiny_text',
-      'workdir': str(cls.folder / 'text_two'),
-      'folder': str(text),
-      'changes': changes | {'cache_dir': tiny.CACHE} | _mesh(fsdp=2),
-    }
-    data = _mesh(data=2)
+    fsdp = _mesh(fsdp=2)
     cls.first = processes.run_jobs(
       2,
       cls.job(
         'mesh',
         _mesh(),
-        error=r"mesh.shape = \{'data': 1.* of the processes \[1\]",
+        error=r'mesh.shape = .* has none of the processes \[1\]',
       ),
       cls.job(
-        'differ',
-        data,
+        'broken',
+        fsdp,
+        changes_of_1={'replay__capacity': 3},
+        error='replay.capacity = 3|reading the config: failed in another',
+      ),
+      cls.job(
+        'differing',
+        fsdp,
         changes_of_1={'seed': 1},
         error=r'config: differs between process 0 and the processes \[1\]',
       ),
-      cls.job('data', data),
-      of_text,
-      cls.job('killed', data, signal=['SIGKILL', 1, 4]),
+      cls.job('whole', fsdp),
+      cls._text_job(),
+      cls.job('killed', fsdp, signal=['SIGKILL', 1, 4]),
     )
-    cls.again = processes.run_jobs(2, cls.job('killed', data))
+    cls.steps = processes.many_processes.steps(cls.folder / 'killed')
+    cls._damage(cls.folder / 'killed/checkpoints' / str(cls.steps[-1]))
+    cls.again = processes.run_jobs(2, cls.job('killed', fsdp))
 
-  def test_each_process_is_told_what_is_wrong_with_mesh_or_config(self):
+  @classmethod
+  def _text_job(cls):
+    """Trains a task in text by one process; returns the job of doing it again.
+
+    The weights are those of a checkpoint, of which each process reads a share.
+    """
+    data, stored = cls.folder / 'problems', cls.folder / 'stored'
+    changes = {
+      'num_iterations': 2,
+      'num_seeds': 2,
+      'model__checkpoint': str(stored),
+    }
+    config = tiny_text.config(data)
+    parts = build.parts(config)
+    hf.save(
+      stored,
+      parts.transformer,
+      build.base_weights(config, parts),
+      dtype='float32',
+      max_file_bytes=10**9,
+      max_position_embeddings=64,
+      eos_ids=parts.task.eos_ids,
+      bos_id=None,
+    )
+    train.train(tiny_text.config(data, **changes), cls.folder / 'text_one')
+    return {
+      'module': 'tests.tiny_text',
+      'workdir': str(cls.folder / 'text_two'),
+      'folder': str(data),
+      'changes': changes | {'cache_dir': tiny.CACHE} | _mesh(data=2),
+    }
+
+  @classmethod
+  def _damage(cls, checkpoint):
+    """Cuts off weights that process 1 alone has written, and reads."""
+    files = (checkpoint / 'run/ocdbt.process_1').rglob('*')
+    largest = max(
+      (path for path in files if path.is_file()),
+      key=lambda path: path.stat().st_size,
+    )
+    content = largest.read_bytes()
+    largest.write_bytes(content[: len(content) // 2])
+
+  def test_all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one(self):
     # The processes check the messages, and go on.
-    for name in ('mesh', 'differ'):
+    for name in ('mesh', 'broken', 'differing'):
       self.assertFalse((self.folder / name).exists())
-    self.assertTrue((self.folder / 'data').exists())
+    self.assertTrue((self.folder / 'whole').exists(), self.first)
 
   def test_a_run_of_two_is_the_run_of_one(self):
-    self.assert_equal_but_for_rounding('data', 'one')
-    self.assertLen(
-      (self.folder / 'data/timing.jsonl').read_text().split('\n'), 7
-    )
+    self.assert_equal_but_for_rounding('whole', 'one')
+    timing = (self.folder / 'whole/timing.jsonl').read_text()
+    self.assertLen(timing.splitlines(), 6)
 
   def test_a_task_in_text_judged_by_two_is_that_judged_by_one(self):
     self.assert_equal_but_for_rounding('text_two', 'text_one')
@@ -136,9 +175,8 @@ class TwoProcessesTest(RunsTestCase):
     )
     self.assertLen(found, 8)
     for one, other in zip(found, expected, strict=True):
-      self.assertEqual(
-        json.loads(one)['response'], json.loads(other)['response']
-      )
+      for field in ('prompt', 'response', 'reference', 'reward'):
+        self.assertEqual(json.loads(one)[field], json.loads(other)[field])
 
   def test_where_one_is_killed_the_other_ends_too(self):
     other, killed = self.first
@@ -146,9 +184,15 @@ class TwoProcessesTest(RunsTestCase):
     self.assertNotIn(other.status, (0, 143), other.output)
 
   def test_a_killed_run_that_is_started_again_ends_as_if_untouched(self):
-    self.assertEqual([ended.status for ended in self.again], [0, 0])
+    # Even where only one process finds its share of a checkpoint damaged.
+    self.assertEqual([ended.status for ended in self.again], [0, 0], self.again)
+    self.assertGreaterEqual(self.steps[-1], 3)
+    moved = self.folder / 'killed' / checkpoint.DAMAGED
+    self.assertEqual(
+      [path.name for path in moved.iterdir()], [str(self.steps[-1])]
+    )
     found = processes.many_processes.differences(
-      self.folder / 'killed', self.folder / 'data'
+      self.folder / 'killed', self.folder / 'whole'
     )
     self.assertEqual(found['arrays_that_differ'], 0, found)
     self.assertTrue(found['metrics_are_equal'])
@@ -171,7 +215,7 @@ class FourProcessesTest(RunsTestCase):
   def test_sigterm_to_one_ends_all_with_the_same_step(self):
     for ended in self.ended:
       self.assertEqual(ended.status, 143, ended.output)
-    self.assertEqual(self.steps, [2, 4])
+    self.assertEqual(self.steps, [2, 3, 4])
 
   def test_one_process_goes_on_where_four_were_on_another_mesh(self):
     self.assert_equal_but_for_rounding('run', 'one')

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from replay_rl import base
@@ -23,6 +24,7 @@ from replay_rl.rl import losses
 from replay_rl.run import calls
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration
+from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import warm_start
 from replay_rl.tasks import addition
@@ -59,7 +61,8 @@ def parts(
   task = task or _task(config)
   transformer = _transformer(config.model, task)
   graphdef, _ = jax.eval_shape(
-    functools.partial(model.init, transformer), jax.random.key(0)
+    functools.partial(model.init, transformer, constrain_fn=mesh_lib.constrain),
+    jax.random.key(0),
   )
   generate_fn = functools.partial(
     sampler.generate,
@@ -216,13 +219,15 @@ def _pretrained(
       f'gives; {"; ".join(differing)}'
     )
   mesh = jax.sharding.get_mesh()
-  return hf.load(
-    path,
-    transformer,
-    None
-    if mesh.empty
-    else placement.of_params(model.logical_axes(transformer), mesh),
-  )
+  if mesh.empty:
+    return hf.load(path, transformer)
+  # Each device is written to by itself, which a mesh of all would refuse.
+  with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
+    return hf.load(
+      path,
+      transformer,
+      placement.of_params(model.logical_axes(transformer), mesh),
+    )
 
 
 def _optimizer(

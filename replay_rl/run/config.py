@@ -153,6 +153,7 @@ class Mesh:
   """Devices. One size may be -1: all devices that are left."""
 
   shape: dict[str, int]  # Sizes of the axes data, fsdp and tensor.
+  sampler_shape: dict[str, int] | None  # To generate on; None: the same mesh.
 
 
 @dataclasses.dataclass

@@ -20,6 +20,7 @@ from replay_rl.run import distributed
 from replay_rl.run import evaluate
 from replay_rl.run import iteration
 from replay_rl.run import mesh as mesh_lib
+from replay_rl.run import sampler_mesh
 from replay_rl.tasks import task as task_lib
 
 
@@ -30,6 +31,7 @@ def iterate_fn(
   over_seeds: Callable,
   shardings: iteration.RunState,
   mesh: jax.sharding.Mesh,
+  act: sampler_mesh.ActFn,
 ) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
   """Returns the iteration, of arrays with a leading axis `[S]` of seeds.
 
@@ -38,20 +40,9 @@ def iterate_fn(
     task: the task.
     over_seeds: maps a function over seeds, as `seeds.over_seeds`.
     shardings: where the arrays of a run live.
-    mesh: the devices.
+    mesh: the devices of the run.
+    act: the first of the two programs, as `sampler_mesh.act_fn`.
   """
-  whole, rows = _whole(mesh), _rows(mesh)
-  act = jax.jit(
-    lambda run, prompts: over_seeds(
-      functools.partial(iteration.act, parts=parts), run, prompts
-    ),
-    donate_argnums=0,
-    out_shardings=(
-      shardings,
-      # All but the version of the weights have rows.
-      iteration.Generation._make([rows, rows, rows, whole]),
-    ),
-  )
   remember_and_learn = jax.jit(
     lambda run, generation, rewards: over_seeds(
       functools.partial(iteration.remember_and_learn, parts=parts),
@@ -60,7 +51,7 @@ def iterate_fn(
       rewards,
     ),
     donate_argnums=0,
-    out_shardings=(shardings, whole),
+    out_shardings=(shardings, _whole(mesh)),
   )
 
   def iterate(run):
@@ -88,12 +79,13 @@ def evaluate_fn(
   over_seeds: Callable,
   num_prompts: int,
   num_samples: int,
-  mesh: jax.sharding.Mesh,
+  move_fn: Callable[[Callable], Callable],
 ) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
   """Returns the evaluation: whether each answer is right, 1 or 0.
 
-  The arguments are those of `iterate_fn`, and P and n; the result is greedy
-  `[S, P, 1]` and sampled `[S, P, n]`.
+  The arguments are those of `iterate_fn`, P and n, and `move_fn`, which takes
+  a program to the mesh of the sampler; the result is greedy `[S, P, 1]` and
+  sampled `[S, P, n]`.
   """
 
   def of_one_seed(params, seed, prompts):
@@ -108,13 +100,14 @@ def evaluate_fn(
 
     return sample(parts.greedy_fn, 1), sample(parts.unbiased_fn, num_samples)
 
-  program = jax.jit(
-    lambda run, prompts: over_seeds(
-      lambda params, seed: of_one_seed(params, seed, prompts),
-      run.learner.params,
-      run.seed,
-    ),
-    out_shardings=_whole(mesh),
+  program = move_fn(
+    jax.jit(
+      lambda run, prompts: over_seeds(
+        lambda params, seed: of_one_seed(params, seed, prompts),
+        run.learner.params,
+        run.seed,
+      )
+    )
   )
 
   def score(run):
@@ -133,11 +126,6 @@ def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
   return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
-def _rows(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
-  """Returns the sharding of arrays `[S, F, ...]`, rows split."""
-  return jax.sharding.NamedSharding(mesh, mesh_lib.spec([None, 'rows']))
-
-
 def _place(
   prompts: base.Prompts, mesh: jax.sharding.Mesh, num_prompts: int
 ) -> base.Prompts:
@@ -146,8 +134,10 @@ def _place(
   A process copies to its devices the prompts of their rows, and no others.
   Where the devices do not divide the prompts, each gets all of them.
   """
+  sharding = _whole(mesh)
   num_shares = math.prod(mesh.shape[axis] for axis in mesh_lib.RULES['rows'])
-  sharding = _whole(mesh) if num_prompts % num_shares else _rows(mesh)
+  if num_prompts % num_shares == 0:
+    sharding = jax.sharding.NamedSharding(mesh, mesh_lib.spec((None, 'rows')))
   return jax.tree.map(
     lambda leaf: jax.make_array_from_callback(
       leaf.shape, sharding, lambda index: leaf[index]

@@ -17,6 +17,7 @@ from replay_rl.run import iteration
 from replay_rl.run import ledger
 from replay_rl.run import logs
 from replay_rl.run import placement
+from replay_rl.run import sampler_mesh as sampler_mesh_lib
 from replay_rl.run import samples as samples_lib
 from replay_rl.run import seeds as seeds_lib
 from replay_rl.tasks import task as task_lib
@@ -49,6 +50,7 @@ def build(
   num_eval_samples: int,
   num_shown: int,
   mesh: jax.sharding.Mesh,
+  sampler_mesh: jax.sharding.Mesh | None = None,
 ) -> Programs:
   """Returns the programs of a run; they compile at their first call.
 
@@ -60,6 +62,7 @@ def build(
     num_eval_samples: n, samples per prompt.
     num_shown: rollouts of the buffer to look at.
     mesh: the devices.
+    sampler_mesh: another mesh of them, to generate on; None for the same.
   """
 
   def init(params, seeds):
@@ -75,9 +78,29 @@ def build(
   # What a host reads is whole on every device: each process has it all.
   whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
+  act = sampler_mesh_lib.act_fn(
+    parts,
+    over_seeds=over_seeds,
+    shardings=shardings,
+    mesh=mesh,
+    sampler_mesh=sampler_mesh,
+  )
+
+  def move(program):
+    if sampler_mesh is None:
+      return jax.jit(program, out_shardings=whole)
+    return sampler_mesh_lib.moved(
+      program, parts, mesh=sampler_mesh, out_shardings=whole
+    )
+
   if isinstance(parts.task, task_lib.TextTask):
     iterate = host_judged.iterate_fn(
-      parts, parts.task, over_seeds=over_seeds, shardings=shardings, mesh=mesh
+      parts,
+      parts.task,
+      over_seeds=over_seeds,
+      shardings=shardings,
+      mesh=mesh,
+      act=act,
     )
     score = host_judged.evaluate_fn(
       parts,
@@ -85,21 +108,23 @@ def build(
       over_seeds=over_seeds,
       num_prompts=num_eval_prompts,
       num_samples=num_eval_samples,
-      mesh=mesh,
+      move_fn=move,
     )
   else:
-    iterate = jax.jit(
-      lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run),
-      donate_argnums=0,
-      out_shardings=(shardings, whole),
-    )
-    score = _evaluate_fn(
+    iterate = _iterate_fn(
       parts,
-      parts.task,
       over_seeds=over_seeds,
-      num_prompts=num_eval_prompts,
-      num_samples=num_eval_samples,
-      out_sharding=whole,
+      out_shardings=(shardings, whole),
+      act=None if sampler_mesh is None else act,
+    )
+    score = move(
+      _evaluate_fn(
+        parts,
+        parts.task,
+        over_seeds=over_seeds,
+        num_prompts=num_eval_prompts,
+        num_samples=num_eval_samples,
+      )
     )
   return Programs(
     init=jax.jit(init, out_shardings=shardings),
@@ -112,6 +137,36 @@ def build(
   )
 
 
+def _iterate_fn(
+  parts: iteration.Parts,
+  *,
+  over_seeds: Callable,
+  out_shardings: tuple[iteration.RunState, jax.sharding.Sharding],
+  act: sampler_mesh_lib.ActFn | None,
+) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
+  """Returns the iteration as one program, or more with an `act` elsewhere."""
+  jit = functools.partial(
+    jax.jit, donate_argnums=0, out_shardings=out_shardings
+  )
+  if act is None:
+    return jit(
+      lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run)
+    )
+  draw_prompts = jax.jit(
+    lambda run: over_seeds(lambda one: iteration.draw_prompts(one, parts), run)
+  )
+  finish = jit(
+    lambda run, generation: over_seeds(
+      lambda run, generation: iteration.remember_and_learn(
+        run, generation, iteration.judge(generation, parts), parts
+      ),
+      run,
+      generation,
+    )
+  )
+  return lambda run: finish(*act(run, draw_prompts(run)))
+
+
 def _evaluate_fn(
   parts: iteration.Parts,
   task: task_lib.Task,
@@ -119,7 +174,6 @@ def _evaluate_fn(
   over_seeds: Callable,
   num_prompts: int,
   num_samples: int,
-  out_sharding: jax.sharding.Sharding,
 ) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
   def of_one_seed(params, seed):
     def rewards(generate_fn, num_samples):
@@ -135,8 +189,7 @@ def _evaluate_fn(
     return rewards(parts.greedy_fn, 1), rewards(parts.unbiased_fn, num_samples)
 
   return jax.jit(
-    lambda run: over_seeds(of_one_seed, run.learner.params, run.seed),
-    out_shardings=out_sharding,
+    lambda run: over_seeds(of_one_seed, run.learner.params, run.seed)
   )
 
 
