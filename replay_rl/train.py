@@ -2,6 +2,11 @@
 
 The same command again continues the run where it stopped. SIGTERM saves a
 checkpoint and ends with status 143, so that a launcher can start it again.
+
+On many hosts the same command runs once on each, with --distributed or with
+--coordinator_address, --num_processes and --process_id; see run/distributed.py.
+They share the folder. SIGTERM to one of them ends all, with the same step
+saved; one that dies ends all, with another status than 0.
 """
 
 import contextlib
@@ -28,6 +33,7 @@ from replay_rl import base
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
+from replay_rl.run import distributed
 from replay_rl.run import iteration as iteration_lib
 from replay_rl.run import logs
 from replay_rl.run import meshes
@@ -42,6 +48,28 @@ _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'File of configs/, with --config.field=value to override.'
 )
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
+_DISTRIBUTED = flags.DEFINE_bool(
+  'distributed',
+  False,
+  'Run over many processes, found by what a TPU pod, SLURM, Open MPI or '
+  'Kubernetes say.',
+)
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator_address',
+  None,
+  'HOST:PORT of process 0, to run over many processes anywhere else.',
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'Of the run; with --coordinator_address.'
+)
+_PROCESS_ID = flags.DEFINE_integer(
+  'process_id', None, 'Of this process, from 0; with --coordinator_address.'
+)
+_HEARTBEAT = flags.DEFINE_integer(
+  'heartbeat_timeout',
+  100,
+  'Seconds after which a silent process counts as dead, and all others end.',
+)
 
 
 class DivergedError(ValueError):
@@ -57,9 +85,11 @@ def train(
 ) -> iteration_lib.RunState:
   """Trains a run to its last iteration, from where its folder says it is.
 
+  With many processes, all of them call it with the same arguments.
+
   Args:
     config: the run.
-    workdir: its folder.
+    workdir: its folder, the same for all processes.
     weight_rule: a rule to sample by instead of `config.replay.weights`.
     stop_after: iterations of the run after which to stop as on SIGTERM.
 
@@ -71,20 +101,18 @@ def train(
       a run that diverged.
   """
   workdir = pathlib.Path(workdir)
-  parts = build.parts(config, weight_rule=weight_rule)
-  mesh, sampler_mesh = meshes.of_run(config, parts)
+  with distributed.together('reading the config'):
+    parts = build.parts(config, weight_rule=weight_rule)
+    mesh, sampler_mesh = meshes.of_run(config, parts)
+  distributed.check_mesh(mesh)
   cache = pathlib.Path(config.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
-  with (
-    contextlib.ExitStack() as stack,
-    workdir_lib.locked(workdir),
-    jax.set_mesh(mesh),
-  ):
+  with contextlib.ExitStack() as stack:
     stack.callback(task_lib.close, parts.task)
+    _enter(workdir, config, stack)
+    stack.enter_context(jax.set_mesh(mesh))
     for note in task_lib.notes(parts.task):
       logs.say(note)
-    for note in workdir_lib.claim(workdir, dataclasses.asdict(config)):
-      warnings.warn(f'{note}: the run may not repeat bit for bit', stacklevel=2)
     programs = programs_lib.build(
       parts,
       num_seeds=config.num_seeds,
@@ -105,6 +133,30 @@ def train(
       return _loop(run, parts, programs, manager, config, workdir, stop_after)
 
 
+def _enter(
+  workdir: pathlib.Path, config: config_lib.Config, stack: contextlib.ExitStack
+) -> None:
+  """Holds the folder until the stack is left, if all processes may use it."""
+  record = dataclasses.asdict(config)
+  same = 'start all processes alike'
+  distributed.check_equal('config', record, same)
+  distributed.check_equal('versions of packages', workdir_lib.versions(), same)
+  what = f'workdir = {str(workdir)!r}'
+  with distributed.together(what):
+    if distributed.is_main():
+      stack.enter_context(workdir_lib.locked(workdir))
+      for note in workdir_lib.claim(workdir, record):
+        warnings.warn(
+          f'{note}: the run may not repeat bit for bit', stacklevel=3
+        )
+  path = workdir / workdir_lib.CONFIG
+  distributed.check_equal(
+    what,
+    path.read_text() if path.exists() else None,
+    'must be a folder that all processes share',
+  )
+
+
 def _loop(
   run: iteration_lib.RunState,
   parts: iteration_lib.Parts,
@@ -114,21 +166,27 @@ def _loop(
   workdir: pathlib.Path,
   stop_after: int | None,
 ) -> iteration_lib.RunState:
-  first = int(run.iteration[0])
+  first = int(jax.device_get(run.iteration)[0])
   end = config.num_iterations
   if first:
     logs.say(f'{workdir}: {first} of {end} iterations are done')
   if stop_after is not None:
     end = min(end, stop_after)
-  log_of_run = logs.open_all(
-    workdir,
-    name=config.name,
-    num_iterations=config.num_iterations,
-    iteration=first,
-    tensorboard=config.logging.tensorboard,
-    samples=config.logging.samples_every > 0,
-  )
-  with _sigterm() as terminated, log_of_run as log:
+  with contextlib.ExitStack() as stack:
+    terminated = stack.enter_context(_sigterm())
+    log = None
+    with distributed.together('opening the log'):
+      if distributed.is_main():
+        log = stack.enter_context(
+          logs.open_all(
+            workdir,
+            name=config.name,
+            num_iterations=config.num_iterations,
+            iteration=first,
+            tensorboard=config.logging.tensorboard,
+            samples=config.logging.samples_every > 0,
+          )
+        )
     for iteration in range(first, end):
       started = time.perf_counter()
       run, measured = programs.iterate(run)
@@ -138,15 +196,18 @@ def _loop(
         lines = [
           line | score for line, score in zip(lines, scores, strict=True)
         ]
-      log.write(lines, time.perf_counter() - started)
+      if log is not None:
+        log.write(lines, time.perf_counter() - started)
       if _is_due(config.logging.samples_every, iteration):
         shown = programs.samples(run)
-        log.write_samples(samples.lines(shown, parts.task, parts.num_prompts))
+        if log is not None:
+          log.write_samples(samples.lines(shown, parts.task, parts.num_prompts))
       _check_finite(lines, manager)
-      stops = iteration + 1 == end or terminated.is_set()
+      is_terminated = distributed.any_process(terminated.is_set())
+      stops = iteration + 1 == end or is_terminated
       if stops or _is_due(config.checkpoint.every, iteration):
         checkpoint.save(manager, run)
-      if terminated.is_set():
+      if is_terminated:
         manager.wait_until_finished()
         raise SystemExit(TERMINATED)
     manager.wait_until_finished()
@@ -198,7 +259,15 @@ def main(argv: list[str]) -> None:
   try:
     if _WORKDIR.value is None or _CONFIG.value is None:
       raise ValueError('--config and --workdir must be given')
-    train(_CONFIG.value, _WORKDIR.value)
+    distributed.start(
+      from_environment=_DISTRIBUTED.value,
+      coordinator_address=_COORDINATOR.value,
+      num_processes=_NUM_PROCESSES.value,
+      process_id=_PROCESS_ID.value,
+      heartbeat_timeout=_HEARTBEAT.value,
+    )
+    with distributed.ending_all():
+      train(_CONFIG.value, _WORKDIR.value)
   except ValueError as error:
     sys.exit(f'error: {error}')
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from replay_rl import base
@@ -218,13 +219,15 @@ def _pretrained(
       f'gives; {"; ".join(differing)}'
     )
   mesh = jax.sharding.get_mesh()
-  return hf.load(
-    path,
-    transformer,
-    None
-    if mesh.empty
-    else placement.of_params(model.logical_axes(transformer), mesh),
-  )
+  if mesh.empty:
+    return hf.load(path, transformer)
+  # Each device is written to by itself, which a mesh of all would refuse.
+  with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
+    return hf.load(
+      path,
+      transformer,
+      placement.of_params(model.logical_axes(transformer), mesh),
+    )
 
 
 def _optimizer(

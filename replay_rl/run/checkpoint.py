@@ -1,14 +1,19 @@
-"""Saves and restores a run, with Orbax: atomic, asynchronous, checked."""
+"""Saves and restores a run, with Orbax: atomic, asynchronous, checked.
+
+With many processes all of them call these functions, each writes and reads the
+shards of its own devices, and process 0 does what is left. A run is restored
+onto the shardings of another one, whatever mesh and processes it was saved by.
+"""
 
 import pathlib
 import warnings
-import zlib
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from replay_rl import base
+from replay_rl.run import checksum
+from replay_rl.run import distributed
 from replay_rl.run import iteration
 
 # Checkpoints that could not be read are moved here, beside the folder.
@@ -44,7 +49,7 @@ def save(manager: ocp.CheckpointManager, run: iteration.RunState) -> None:
     _iterations_done(run),
     args=ocp.args.Composite(
       run=ocp.args.StandardSave(copy),
-      checksums=ocp.args.JsonSave(_checksums(copy)),
+      checksums=ocp.args.JsonSave(checksum.of_leaves(copy)),
     ),
   )
 
@@ -66,7 +71,13 @@ def restore_latest(
       more likely than all being damaged, other code wrote them.
   """
   damaged = {}
-  for step in sorted(manager.all_steps(), reverse=True):
+  steps = sorted(manager.all_steps(), reverse=True)
+  distributed.check_equal(
+    f'the checkpoints in {manager.directory}',
+    steps,
+    'all processes must share that folder',
+  )
+  for step in steps:
     try:
       run = _restore(manager, step, like)
     except Exception as error:  # Orbax and TensorStore raise many kinds.
@@ -88,10 +99,12 @@ def _move_aside(
 ) -> None:
   folder = pathlib.Path(manager.directory)
   target = folder.parent / DAMAGED / f'{step}'
-  target.parent.mkdir(exist_ok=True)
-  while target.exists():
-    target = target.with_name(target.name + '-again')
-  (folder / str(step)).rename(target)
+  with distributed.together(f'moving {folder / str(step)} aside'):
+    if distributed.is_main():
+      target.parent.mkdir(exist_ok=True)
+      while target.exists():
+        target = target.with_name(target.name + '-again')
+      (folder / str(step)).rename(target)
   manager.reload()
   warnings.warn(
     f'checkpoint {folder / str(step)} is damaged and was moved to {target}; '
@@ -104,37 +117,42 @@ def _move_aside(
 def _restore(
   manager: ocp.CheckpointManager, step: int, like: iteration.RunState
 ) -> iteration.RunState:
+  folder = pathlib.Path(manager.directory) / str(step)
+  with distributed.together(f'reading {folder}'):
+    restored = _read(folder, like)
+  found = checksum.of_leaves(restored['run'])
+  with distributed.together(f'checking {folder}'):
+    wrong = [
+      name
+      for name, value in restored['checksums'].items()
+      if found[name] != value
+    ]
+    if wrong:
+      raise ValueError(f'checksum differs for {wrong}')
+  return restored['run']
+
+
+def _read(folder: pathlib.Path, like: iteration.RunState) -> ocp.args.Composite:
   abstract = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(
       leaf.shape, leaf.dtype, sharding=leaf.sharding
     ),
     like,
   )
-  restored = manager.restore(
-    step,
-    args=ocp.args.Composite(
-      run=ocp.args.StandardRestore(abstract),
-      checksums=ocp.args.JsonRestore(),
-    ),
+  # Reading needs no other process. The manager would wait for them, and a
+  # process whose share is damaged would not come.
+  alone = ocp.options.MultiprocessingOptions(
+    primary_host=jax.process_index(), active_processes={jax.process_index()}
   )
-  found = _checksums(restored['run'])
-  wrong = [
-    name
-    for name, value in restored['checksums'].items()
-    if found[name] != value
-  ]
-  if wrong:
-    raise ValueError(f'checksum differs for {wrong}')
-  return restored['run']
-
-
-def _checksums(tree: base.PyTree) -> dict[str, int]:
-  # TensorStore does not notice every flipped bit of stored data.
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path): zlib.crc32(np.asarray(leaf).tobytes())
-    for path, leaf in leaves
-  }
+  handler = ocp.CompositeCheckpointHandler()
+  with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
+    return reader.restore(
+      folder,
+      args=ocp.args.Composite(
+        run=ocp.args.StandardRestore(abstract),
+        checksums=ocp.args.JsonRestore(),
+      ),
+    )
 
 
 def _iterations_done(run: iteration.RunState) -> int:

@@ -1,19 +1,25 @@
 """The iteration and the evaluation of a task that is judged on the host.
 
 The same functions of `iteration` as for a task in JAX, as two programs with the
-verifier between them.
+verifier between them. With many processes each one hands its devices the
+prompts of their rows, judges its share of the responses, and tells the others
+the rewards.
 """
 
 import functools
+import math
 from collections.abc import Callable
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.run import distributed
 from replay_rl.run import evaluate
 from replay_rl.run import iteration
+from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import sampler_mesh
 from replay_rl.tasks import task as task_lib
 
@@ -24,6 +30,7 @@ def iterate_fn(
   *,
   over_seeds: Callable,
   shardings: iteration.RunState,
+  mesh: jax.sharding.Mesh,
   act: sampler_mesh.ActFn,
 ) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
   """Returns the iteration, of arrays with a leading axis `[S]` of seeds.
@@ -33,6 +40,7 @@ def iterate_fn(
     task: the task.
     over_seeds: maps a function over seeds, as `seeds.over_seeds`.
     shardings: where the arrays of a run live.
+    mesh: the devices of the run.
     act: the first of the two programs, as `sampler_mesh.act_fn`.
   """
   remember_and_learn = jax.jit(
@@ -43,7 +51,7 @@ def iterate_fn(
       rewards,
     ),
     donate_argnums=0,
-    out_shardings=(shardings, None),
+    out_shardings=(shardings, _whole(mesh)),
   )
 
   def iterate(run):
@@ -52,13 +60,13 @@ def iterate_fn(
       task.prompts_fn(int(seed), int(index), parts.num_prompts)
       for seed, index in zip(seeds, iterations, strict=True)
     ]
-    run, generation = act(run, jax.tree.map(_stack, *prompts))
+    run, generation = act(
+      run, _place(jax.tree.map(_stack, *prompts), mesh, parts.num_prompts)
+    )
     judgement = _judge(
       task, generation.completions, generation.prompts.references
     )
-    run, measured = remember_and_learn(
-      run, generation, jnp.asarray(judgement.rewards)
-    )
+    run, measured = remember_and_learn(run, generation, judgement.rewards)
     return run, measured | _measure(judgement, task.statuses)
 
   return iterate
@@ -104,7 +112,7 @@ def evaluate_fn(
 
   def score(run):
     assert task.eval_prompts_fn is not None  # Checked by `build`.
-    prompts = jax.tree.map(jnp.asarray, task.eval_prompts_fn(num_prompts))
+    prompts = task.eval_prompts_fn(num_prompts)
     greedy, sampled = (
       _judge(task, *found).is_correct.reshape(len(run.seed), num_prompts, -1)
       for found in program(run, prompts)
@@ -114,13 +122,41 @@ def evaluate_fn(
   return score
 
 
+def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def _place(
+  prompts: base.Prompts, mesh: jax.sharding.Mesh, num_prompts: int
+) -> base.Prompts:
+  """Returns prompts `[S, P, ...]` as global arrays.
+
+  A process copies to its devices the prompts of their rows, and no others.
+  Where the devices do not divide the prompts, each gets all of them.
+  """
+  sharding = _whole(mesh)
+  num_shares = math.prod(mesh.shape[axis] for axis in mesh_lib.RULES['rows'])
+  if num_prompts % num_shares == 0:
+    sharding = jax.sharding.NamedSharding(mesh, mesh_lib.spec((None, 'rows')))
+  return jax.tree.map(
+    lambda leaf: jax.make_array_from_callback(
+      leaf.shape, sharding, lambda index: leaf[index]
+    ),
+    prompts,
+  )
+
+
 def _judge(
   task: task_lib.TextTask,
   completions: base.Completions,
   references: base.Array,
 ) -> task_lib.Judgement:
-  """Judges the responses of all seeds together; fields are `[S, F]`."""
-  responses, *vectors = jax.device_get(
+  """Judges the responses of all seeds together; fields are `[S, F]`.
+
+  Each response is judged by one process, for a verifier may run out of time on
+  one host and not on another.
+  """
+  rows, (responses, *vectors) = _share(
     (
       completions.responses,
       completions.lengths,
@@ -129,11 +165,60 @@ def _judge(
     )
   )
   shape = responses.shape[:2]
-  judgement = task.judge_fn(
-    responses.reshape(-1, responses.shape[2]),
-    *(vector.reshape(-1) for vector in vectors),
+  # As int32, to be summed over processes: rewards bit by bit, right or not, and
+  # the number of the status.
+  found = np.zeros((3, shape[0], completions.lengths.shape[1]), np.int32)
+  with distributed.together('the verifier'):
+    if len(rows):
+      judgement = task.judge_fn(
+        responses.reshape(-1, responses.shape[2]),
+        *(vector.reshape(-1) for vector in vectors),
+      )
+      numbers = {status: number for number, status in enumerate(task.statuses)}
+      fields = (
+        judgement.rewards.view(np.int32),
+        judgement.is_correct,
+        [numbers[status] for status in judgement.statuses.tolist()],
+      )
+      for whole, field in zip(found, fields, strict=True):
+        whole[:, rows] = np.reshape(field, shape)
+  rewards, is_correct, statuses = distributed.total(found)
+  return task_lib.Judgement(
+    rewards=rewards.view(np.float32),
+    is_correct=is_correct.astype(bool),
+    statuses=np.array(task.statuses)[statuses],
   )
-  return task_lib.Judgement(*(field.reshape(shape) for field in judgement))
+
+
+def _share(
+  arrays: Sequence[base.Array],
+) -> tuple[np.ndarray, list[np.ndarray]]:
+  """Returns which rows of arrays `[S, F, ...]` this process judges, and them.
+
+  Those that its devices hold. Where several processes hold a row, the first
+  takes it; where all hold all, each takes an equal part.
+  """
+  like = arrays[0]
+  num_rows = like.shape[1]
+  if like.is_fully_replicated or like.is_fully_addressable:
+    rows = np.array_split(np.arange(num_rows), jax.process_count())
+    own = rows[jax.process_index()]
+    return own, [np.asarray(array)[:, own] for array in arrays]
+  rows, found = [np.arange(0)], []
+  for array in arrays:
+    parts = {
+      shard.index[1].start: np.asarray(shard.data)
+      for shard in array.addressable_shards
+      if shard.replica_id == 0
+    }
+    starts = sorted(parts)
+    none = np.zeros((array.shape[0], 0, *array.shape[2:]), array.dtype)
+    found.append(
+      np.concatenate([none, *(parts[start] for start in starts)], axis=1)
+    )
+    if array is like:
+      rows += [start + np.arange(parts[start].shape[1]) for start in starts]
+  return np.concatenate(rows), found
 
 
 def _measure(

@@ -13,10 +13,13 @@ import rich
 import rich.markup
 import rich.progress
 
+from replay_rl.run import distributed
+
 
 def say(text: str) -> None:
-  """Tells the user what a program is doing."""
-  rich.print(rich.markup.escape(text))
+  """Tells the user what a program is doing; once, if in many processes."""
+  if distributed.is_main():
+    rich.print(rich.markup.escape(text))
 
 
 def plain(value: np.ndarray) -> Any:

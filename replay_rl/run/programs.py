@@ -75,6 +75,8 @@ def build(
   shardings = placement.of_run(
     shapes, model.logical_axes(parts.transformer), parts.optimizer, mesh
   )
+  # What a host reads is whole on every device: each process has it all.
+  whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
   act = sampler_mesh_lib.act_fn(
     parts,
@@ -86,15 +88,19 @@ def build(
 
   def move(program):
     if sampler_mesh is None:
-      return program
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+      return jax.jit(program, out_shardings=whole)
     return sampler_mesh_lib.moved(
       program, parts, mesh=sampler_mesh, out_shardings=whole
     )
 
   if isinstance(parts.task, task_lib.TextTask):
     iterate = host_judged.iterate_fn(
-      parts, parts.task, over_seeds=over_seeds, shardings=shardings, act=act
+      parts,
+      parts.task,
+      over_seeds=over_seeds,
+      shardings=shardings,
+      mesh=mesh,
+      act=act,
     )
     score = host_judged.evaluate_fn(
       parts,
@@ -108,7 +114,7 @@ def build(
     iterate = _iterate_fn(
       parts,
       over_seeds=over_seeds,
-      shardings=shardings,
+      out_shardings=(shardings, whole),
       act=None if sampler_mesh is None else act,
     )
     score = move(
@@ -125,7 +131,8 @@ def build(
     iterate=iterate,
     evaluate=score,
     samples=jax.jit(
-      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run)
+      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
+      out_shardings=whole,
     ),
   )
 
@@ -134,12 +141,12 @@ def _iterate_fn(
   parts: iteration.Parts,
   *,
   over_seeds: Callable,
-  shardings: iteration.RunState,
+  out_shardings: tuple[iteration.RunState, jax.sharding.Sharding],
   act: sampler_mesh_lib.ActFn | None,
 ) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
   """Returns the iteration as one program, or more with an `act` elsewhere."""
   jit = functools.partial(
-    jax.jit, donate_argnums=0, out_shardings=(shardings, None)
+    jax.jit, donate_argnums=0, out_shardings=out_shardings
   )
   if act is None:
     return jit(
@@ -193,8 +200,8 @@ def lines(
   mu: float,
 ) -> list[dict[str, Any]]:
   """Returns the metrics of the iteration just done, one line per seed."""
-  run_ledger, host, seeds, steps = jax.device_get(
-    (run.ledger, measured, run.seed, run.learner.step)
+  run_ledger, host, seeds, steps, iterations = jax.device_get(
+    (run.ledger, measured, run.seed, run.learner.step, run.iteration)
   )
   found = []
   for index, seed in enumerate(seeds.tolist()):
@@ -202,7 +209,7 @@ def lines(
     prices = ledger.prices(one, transformer, mu)
     found.append(
       {
-        'iteration': int(run.iteration[index]) - 1,
+        'iteration': int(iterations[index]) - 1,
         'seed': seed,
         'learner_step': int(steps[index]),
       }

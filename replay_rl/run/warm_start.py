@@ -23,6 +23,7 @@ from replay_rl import base
 from replay_rl import rng
 from replay_rl.lm import model
 from replay_rl.rl import losses
+from replay_rl.run import distributed
 from replay_rl.run import learner
 from replay_rl.run import logs
 from replay_rl.tasks import addition
@@ -76,13 +77,19 @@ def train(
     )
     return state, None
 
-  @jax.jit
   def all_steps(params):
     state = learner.init(params, optimizer)
     state, _ = jax.lax.scan(one_step, state, length=num_steps)
     return state.params
 
-  return all_steps(params)
+  mesh = jax.sharding.get_mesh()
+  # Whole on every device, so that a process can write them.
+  whole = (
+    None
+    if mesh.empty
+    else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  )
+  return jax.jit(all_steps, out_shardings=whole)(params)
 
 
 def load_or_train(
@@ -92,6 +99,9 @@ def load_or_train(
   train_fn: Callable[[], base.PyTree],
 ) -> base.PyTree:
   """Returns the cached weights for these settings, or trains and caches them.
+
+  With many processes, the cache is that of process 0: the others get what it
+  read, or train together with it.
 
   Args:
     folder: of the cache; made if needed.
@@ -103,32 +113,48 @@ def load_or_train(
     ValueError: the folder cannot be written.
   """
   path = folder / f'{fingerprint(settings)}.npz'
-  leaves, structure = jax.tree.flatten(like)
-  if path.exists():
-    try:
-      # np.load would leave a damaged file open.
-      with open(path, 'rb') as file, np.load(file) as stored:
-        found = [jnp.asarray(stored[f'arr_{i}']) for i in range(len(leaves))]
-      return jax.tree.unflatten(structure, found)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-      warnings.warn(
-        f'cached warm start {path} cannot be read and is made again: {error}',
-        stacklevel=2,
-      )
+  stored = None
+  if distributed.is_main() and path.exists():
+    stored = _read(path, len(jax.tree.leaves(like)))
+  if distributed.any_process(stored is not None):
+    leaves, structure = jax.tree.flatten(like)
+    if stored is None:
+      stored = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+    found = [jnp.asarray(leaf) for leaf in distributed.from_main(stored)]
+    return jax.tree.unflatten(structure, found)
   logs.say('Training the warm start')
   trained = train_fn()
+  with distributed.together('writing the warm start'):
+    if distributed.is_main():
+      _write(path, [np.asarray(leaf) for leaf in jax.tree.leaves(trained)])
+  return trained
+
+
+def _read(path: pathlib.Path, num_leaves: int) -> list[np.ndarray] | None:
+  try:
+    # np.load would leave a damaged file open.
+    with open(path, 'rb') as file, np.load(file) as stored:
+      return [stored[f'arr_{i}'] for i in range(num_leaves)]
+  except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    warnings.warn(
+      f'cached warm start {path} cannot be read and is made again: {error}',
+      stacklevel=3,
+    )
+    return None
+
+
+def _write(path: pathlib.Path, leaves: list[np.ndarray]) -> None:
   partial = path.with_suffix(f'.{os.getpid()}.partial')
   try:
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with open(partial, 'wb') as file:
-      np.savez(file, *(np.asarray(leaf) for leaf in jax.tree.leaves(trained)))
+      np.savez(file, *leaves)
     partial.replace(path)
   except OSError as error:
     raise ValueError(
-      f'cache_dir = {str(folder)!r}: must be a folder that can be written '
+      f'cache_dir = {str(path.parent)!r}: must be a folder that can be written '
       f'({error})'
     ) from error
-  return trained
 
 
 def fingerprint(settings: dict[str, Any]) -> str:

@@ -15,6 +15,9 @@ from typing import Any
 import jax
 
 CONFIG = 'config.json'
+# Sections of the config that another process of the same run may change: what
+# is computed stays the same but for rounding.
+_MAY_CHANGE = ('mesh.',)
 _PACKAGES = (
   'replay_rl',
   'jax',
@@ -58,13 +61,15 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
   """Writes the resolved configuration, or checks that it is the same.
 
+  The mesh may be another one: a run may go on with more or fewer devices.
+
   Args:
     folder: of the run.
     config: every field of the run, nested, as plain JSON values.
 
   Returns:
-    Warnings: packages whose version is not that of the run's beginning, so
-    that the run may not repeat bit for bit.
+    Warnings: packages whose version is not that of the run's beginning, or
+    another mesh, so that the run may not repeat bit for bit.
 
   Raises:
     ValueError: the folder holds a run of another configuration.
@@ -79,10 +84,15 @@ def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
     return []
   before = json.loads(path.read_text())
   old, new = _flat(before['config']), _flat(record['config'])
-  changed = [
-    f'{name} = {new.get(name)!r} (there: {old.get(name)!r})'
+  differing = [
+    name
     for name in sorted(old.keys() | new.keys())
     if old.get(name) != new.get(name)
+  ]
+  changed = [
+    f'{name} = {new.get(name)!r} (there: {old.get(name)!r})'
+    for name in differing
+    if not name.startswith(_MAY_CHANGE)
   ]
   if changed:
     raise ValueError(
@@ -90,17 +100,25 @@ def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
       f'folder or the same values: {"; ".join(changed)}'
     )
   return [
+    f'{name} is {new.get(name)} now, was {old.get(name)}' for name in differing
+  ] + [
     f'{name} is {version} now, was {before["versions"].get(name)}'
     for name, version in record['versions'].items()
     if version != before['versions'].get(name)
   ]
 
 
+def versions() -> dict[str, str | None]:
+  """Returns the versions of the packages that a run computes with."""
+  return {name: _version(name) for name in _PACKAGES} | {
+    'python': platform.python_version()
+  }
+
+
 def _provenance() -> dict[str, Any]:
   devices = jax.devices()
   return {
-    'versions': {name: _version(name) for name in _PACKAGES}
-    | {'python': platform.python_version()},
+    'versions': versions(),
     'commit': _commit(),
     'hardware': f'{len(devices)} x {devices[0].device_kind}, '
     f'{os.cpu_count()} CPU cores, {platform.machine()}',

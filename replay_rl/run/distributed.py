@@ -1,0 +1,234 @@
+"""Runs over many processes, on JAX's multi-controller runtime.
+
+Every process runs the same program on global arrays. What a process finds on
+its own host (a signal, a file, an error) may differ from what the others find,
+so that before it decides what the program does next, all have to agree on it.
+With one process these functions cost nothing.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from replay_rl import base
+
+
+class OtherProcessError(ValueError):
+  """Another process of the run failed, and says why."""
+
+
+def start(
+  *,
+  from_environment: bool,
+  coordinator_address: str | None,
+  num_processes: int | None,
+  process_id: int | None,
+  heartbeat_timeout: int,
+) -> None:
+  """Joins the processes of a run, before anything else of JAX is used.
+
+  Does nothing if no argument asks for it.
+
+  Args:
+    from_environment: find the others by what a TPU pod, SLURM, Open MPI or
+      Kubernetes say, as `jax.distributed.initialize` does.
+    coordinator_address: host and port of process 0, as HOST:PORT. With the two
+      below, for everywhere else.
+    num_processes: of the run.
+    process_id: of this one, from 0.
+    heartbeat_timeout: seconds without a sign of life after which a process
+      counts as dead, and all others end themselves.
+
+  Raises:
+    ValueError: a flag of these is missing or not allowed, or the processes do
+      not find each other; names the flag.
+  """
+  explicit = {
+    '--coordinator_address': coordinator_address,
+    '--num_processes': num_processes,
+    '--process_id': process_id,
+  }
+  missing = [name for name, value in explicit.items() if value is None]
+  if len(missing) == len(explicit):
+    if not from_environment:
+      return
+  elif missing:
+    raise ValueError(
+      f'{" and ".join(missing)}: must be given, as the other of '
+      f'{", ".join(explicit)} are'
+    )
+  else:
+    _check_flags(coordinator_address, num_processes, process_id)
+  if heartbeat_timeout < 1:
+    raise ValueError(
+      f'--heartbeat_timeout = {heartbeat_timeout}: must be at least 1 second'
+    )
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  # It would take SIGTERM, which a run handles itself.
+  jax.config.update('jax_enable_preemption_service', False)
+  try:
+    jax.distributed.initialize(
+      coordinator_address,
+      num_processes,
+      process_id,
+      heartbeat_timeout_seconds=heartbeat_timeout,
+      # A process that ends with an error alone waits for the others so long.
+      shutdown_timeout_seconds=heartbeat_timeout,
+    )
+  except (ValueError, RuntimeError) as error:
+    if missing:
+      raise ValueError(
+        '--distributed: this is no TPU pod, SLURM, Open MPI or Kubernetes job '
+        f'that JAX knows; give {", ".join(explicit)} instead ({error})'
+      ) from error
+    raise ValueError(
+      f'--coordinator_address = {coordinator_address!r}: the {num_processes} '
+      f'processes did not find each other there ({error})'
+    ) from error
+
+
+def _check_flags(
+  coordinator_address: str | None,
+  num_processes: int | None,
+  process_id: int | None,
+) -> None:
+  assert coordinator_address is not None
+  assert num_processes is not None and process_id is not None
+  host, _, port = coordinator_address.rpartition(':')
+  if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    raise ValueError(
+      f'--coordinator_address = {coordinator_address!r}: must be HOST:PORT'
+    )
+  if num_processes < 1:
+    raise ValueError(f'--num_processes = {num_processes}: must be at least 1')
+  if not 0 <= process_id < num_processes:
+    raise ValueError(
+      f'--process_id = {process_id}: must be at least 0 and less than '
+      f'--num_processes = {num_processes}'
+    )
+
+
+def is_main() -> bool:
+  """Returns whether this process writes what only one may write."""
+  # Without other processes no device is asked for.
+  return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def any_process(flag: bool) -> bool:
+  """Returns whether the flag is True in any process; all have to call it."""
+  return bool(total(np.asarray(flag, np.int32)))
+
+
+def total(array: np.ndarray) -> np.ndarray:
+  """Returns the sum over processes of an int32 array; all have to call it."""
+  if jax.process_count() == 1:
+    return array
+  assert array.dtype == np.int32, array.dtype
+  gathered = multihost_utils.process_allgather(array)
+  return np.asarray(gathered).sum(axis=0, dtype=np.int32)
+
+
+def from_main(tree: base.PyTree) -> base.PyTree:
+  """Returns the NumPy arrays of process 0, bit for bit, in all processes.
+
+  Args:
+    tree: arrays of float32, int32 or uint32; elsewhere than in process 0 only
+      their shapes and types matter.
+  """
+  if jax.process_count() == 1:
+    return tree
+  # As integers, because the sum with others' zeros must not change a bit.
+  bits = jax.tree.map(lambda leaf: np.asarray(leaf).view(np.uint32), tree)
+  found = multihost_utils.broadcast_one_to_all(bits)
+  return jax.tree.map(
+    lambda leaf, like: np.asarray(leaf).view(like.dtype), found, tree
+  )
+
+
+@contextlib.contextmanager
+def together(what: str) -> Iterator[None]:
+  """Raises in every process what the body raises in any of them.
+
+  Also a barrier: none leaves before all have done the body. The body must not
+  hold anything that needs the other processes.
+
+  Args:
+    what: is being done, for the message elsewhere.
+
+  Raises:
+    OtherProcessError: the body failed in another process only.
+  """
+  failure = None
+  try:
+    yield
+  except Exception as error:
+    failure = error
+  is_failed = any_process(failure is not None)
+  if failure is not None:
+    raise failure
+  if is_failed:
+    raise OtherProcessError(
+      f'{what}: failed in another process, which says why'
+    )
+
+
+def check_equal(what: str, value: Any, advice: str) -> None:
+  """Raises ValueError in all processes if their values differ.
+
+  Args:
+    what: the value is.
+    value: plain JSON.
+    advice: what must hold.
+  """
+  if jax.process_count() == 1:
+    return
+  text = json.dumps(value, sort_keys=True)
+  digest = hashlib.sha256(text.encode()).digest()
+  found = np.asarray(
+    multihost_utils.process_allgather(np.frombuffer(digest, np.uint32))
+  )
+  others = np.flatnonzero((found != found[0]).any(axis=1)).tolist()
+  if others:
+    raise ValueError(
+      f'{what}: differs between process 0 and the processes {others}; {advice}'
+    )
+
+
+def check_mesh(mesh: jax.sharding.Mesh) -> None:
+  """Raises ValueError if a process has no device of the mesh."""
+  used = {device.process_index for device in mesh.devices.flat}
+  idle = sorted(set(range(jax.process_count())) - used)
+  if idle:
+    raise ValueError(
+      f'mesh.shape = {dict(mesh.shape)}: must use devices of every process; '
+      f'has none of the processes {idle}'
+    )
+
+
+@contextlib.contextmanager
+def ending_all() -> Iterator[None]:
+  """Ends this process at once if the body fails unforeseen, and so the others.
+
+  An orderly end would wait for the others, while they wait for this one in a
+  collective. A ValueError passes: `together` raises it in all of them.
+  """
+  try:
+    yield
+  except ValueError:
+    raise
+  except Exception:
+    if jax.process_count() == 1:
+      raise
+    traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,80 @@
+"""One process of runs over many: python -m tests.process_of_run FLAGS JOBS.
+
+JOBS is a JSON list, trained one after the other. A job says, all but the first
+two as an option:
+
+  module: tests.tiny or tests.tiny_text, whose `config` gives the config.
+  workdir: of the run.
+  changes: of `config`.
+  folder: of the data of tests.tiny_text.
+  changes_of_1: further ones, in process 1 alone.
+  signal: [name, process, iteration]; that process gets it after that iteration.
+  error: regular expression of the ValueError that all processes must raise.
+"""
+
+import importlib
+import json
+import os
+import pathlib
+import re
+import signal
+import sys
+from typing import Any
+from unittest import mock
+
+from absl import flags
+from absl import logging as absl_logging
+
+from replay_rl import train
+from replay_rl.run import distributed
+from replay_rl.run import programs
+
+_SECONDS = 240  # Whatever becomes of who started it.
+
+
+def main() -> None:
+  signal.alarm(_SECONDS)
+  absl_logging.set_verbosity(absl_logging.WARNING)
+  _, jobs = flags.FLAGS(sys.argv)
+  values = flags.FLAGS
+  distributed.start(
+    from_environment=False,
+    coordinator_address=values.coordinator_address,
+    num_processes=values.num_processes,
+    process_id=values.process_id,
+    heartbeat_timeout=30,
+  )
+  with distributed.ending_all():
+    for job in json.loads(jobs):
+      _do(job, values.process_id)
+
+
+def _do(job: dict[str, Any], process_id: int) -> None:
+  changes = job.get('changes', {})
+  if process_id == 1:
+    changes |= job.get('changes_of_1', {})
+  module = importlib.import_module(job['module'])
+  folder = [pathlib.Path(job['folder'])] if 'folder' in job else []
+  config = module.config(*folder, **changes)
+  name, process, iteration = job.get('signal', (None, None, None))
+  lines = programs.lines
+
+  def lines_and_signal(*args):
+    found = lines(*args)
+    if (process_id, found[0]['iteration']) == (process, iteration):
+      os.kill(os.getpid(), getattr(signal, name))
+    return found
+
+  error = job.get('error')
+  try:
+    with mock.patch.object(programs, 'lines', lines_and_signal):
+      train.train(config, job['workdir'])
+  except ValueError as raised:
+    if error is None or not re.search(error, str(raised)):
+      raise
+  else:
+    assert error is None, f'{error} was not raised'
+
+
+if __name__ == '__main__':
+  main()
