@@ -23,8 +23,13 @@ def iterate_fn(
   *,
   over_seeds: Callable,
   shardings: iteration.RunState,
-) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
+) -> tuple[
+  Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]],
+  dict[str, Callable],
+]:
   """Returns the iteration, of arrays with a leading axis `[S]` of seeds.
+
+  Beside it, the jitted functions that it calls, by name.
 
   Args:
     parts: what an iteration is made of.
@@ -65,7 +70,7 @@ def iterate_fn(
     )
     return run, measured | _measure(judgement, task.statuses)
 
-  return iterate
+  return iterate, {'act': act, 'remember_and_learn': remember_and_learn}
 
 
 def evaluate_fn(
@@ -75,11 +80,14 @@ def evaluate_fn(
   over_seeds: Callable,
   num_prompts: int,
   num_samples: int,
-) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
+) -> tuple[
+  Callable[[iteration.RunState], tuple[base.Array, base.Array]], Callable
+]:
   """Returns the evaluation: whether each answer is right, 1 or 0.
 
-  The arguments are those of `iterate_fn`, and P and n; the result is greedy
-  `[S, P, 1]` and sampled `[S, P, n]`.
+  Beside it, the jitted function that it calls. The arguments are those of
+  `iterate_fn`, and P and n; the result is greedy `[S, P, 1]` and sampled
+  `[S, P, n]`.
   """
 
   def of_one_seed(params, seed, prompts):
@@ -111,7 +119,7 @@ def evaluate_fn(
     )
     return jnp.asarray(greedy, jnp.float32), jnp.asarray(sampled, jnp.float32)
 
-  return score
+  return score, program
 
 
 def _judge(

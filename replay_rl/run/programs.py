@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -30,6 +31,9 @@ class Programs(NamedTuple):
   evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; of a
     task in text, 1 for a right answer and 0 for a wrong one.
   samples: run -> rollouts of its buffer to look at.
+  jitted: the functions that these four call and that JAX compiles, by name:
+    'init', 'samples', 'evaluate' and 'iterate', or in place of that 'act' and
+    'remember_and_learn' of a task in text. They can be lowered alone.
   """
 
   init: Callable[[base.PyTree, base.Array], iteration.RunState]
@@ -38,6 +42,7 @@ class Programs(NamedTuple):
   ]
   evaluate: Callable[[iteration.RunState], tuple[base.Array, base.Array]]
   samples: Callable[[iteration.RunState], samples_lib.Samples]
+  jitted: Mapping[str, Any]
 
 
 def build(
@@ -74,10 +79,10 @@ def build(
   )
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
   if isinstance(parts.task, task_lib.TextTask):
-    iterate = host_judged.iterate_fn(
+    iterate, jitted = host_judged.iterate_fn(
       parts, parts.task, over_seeds=over_seeds, shardings=shardings
     )
-    score = host_judged.evaluate_fn(
+    score, jitted['evaluate'] = host_judged.evaluate_fn(
       parts,
       parts.task,
       over_seeds=over_seeds,
@@ -97,13 +102,17 @@ def build(
       num_prompts=num_eval_prompts,
       num_samples=num_eval_samples,
     )
+    jitted = {'iterate': iterate, 'evaluate': score}
+  jitted['init'] = jax.jit(init, out_shardings=shardings)
+  jitted['samples'] = jax.jit(
+    lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run)
+  )
   return Programs(
-    init=jax.jit(init, out_shardings=shardings),
+    init=jitted['init'],
     iterate=iterate,
     evaluate=score,
-    samples=jax.jit(
-      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run)
-    ),
+    samples=jitted['samples'],
+    jitted=jitted,
   )
 
 
