@@ -221,10 +221,12 @@ def _found() -> Iterator[fitting.Check | str]:
   parts = build.parts(config, task=budget.task_of(config))
   if topology is not None:
     mesh_shape = mesh_shape or config.mesh.shape
-    yield fitting.check(config, parts, topology, mesh_shape, stops_early=False)
+    yield fitting.check(
+      config, parts, topology, mesh_shape, stops_early=False, say=_note
+    )
   elif generation is not None:
     yield from fitting.smallest(
-      config, parts, generation, mesh_shape, memory=memory
+      config, parts, generation, mesh_shape, memory=memory, say=_note
     )
 
 
@@ -242,6 +244,10 @@ def parse_flags(argv: list[str]) -> list[str]:
   ) as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
+
+
+def _note(line: str) -> None:
+  print(line, file=sys.stderr, flush=True)
 
 
 def _say(console: rich.console.Console, line: str) -> None:

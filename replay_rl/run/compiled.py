@@ -4,7 +4,9 @@ Nothing is allocated: arguments are shapes with shardings, and the devices of
 the mesh may be a description, as `topology` gives. Bytes are of one device.
 """
 
+import functools
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -67,15 +69,23 @@ class Program(NamedTuple):
 
 
 def measure(
-  name: str, lowered: jax.stages.Lowered, *, size_of_run: int
+  name: str,
+  function: Any,
+  *arguments: base.PyTree,
+  mesh: jax.sharding.Mesh,
+  size_of_run: int,
 ) -> tuple[Program, jax.stages.Compiled | None]:
-  """Compiles a program; returns what it needs, and itself if it compiles.
+  """Compiles a function; returns what it needs, and itself if it compiles.
 
   Args:
     name: to report it by.
-    lowered: the program.
+    function: jitted.
+    *arguments: pytrees of `jax.ShapeDtypeStruct`s.
+    mesh: current while the function is traced.
     size_of_run: bytes of the run on each device; 0 for a program that makes it.
   """
+  with jax.set_mesh(mesh):
+    lowered = function.lower(*arguments)
   started = time.perf_counter()
   try:
     compiled = lowered.compile()
@@ -119,7 +129,7 @@ def programs(
     parts: what was built from it.
     mesh: the devices.
   """
-  # Outside of the mesh, on which no array can be made.
+  # Not while the mesh is current: no array can be made on a description.
   jitted = programs_lib.build(
     parts,
     num_seeds=config.num_seeds,
@@ -133,60 +143,53 @@ def programs(
   seeds = jax.ShapeDtypeStruct((config.num_seeds,), np.uint32)
   with jax.set_mesh(mesh):
     run = jitted['init'].eval_shape(params, seeds)
-    if config.model.checkpoint is not None:
-      # They are read to where the run will have them.
-      params = jax.tree.map(_of_one_seed, run.learner.params)
-    first, compiled = measure(
-      'init', jitted['init'].lower(params, seeds), size_of_run=0
-    )
-    yield first
-    if compiled is None or first.memory is None:
-      return
-    size_of_run = first.memory.outputs
+  if config.model.checkpoint is not None:
+    # They are read to where the run will have them.
+    params = jax.tree.map(_of_one_seed, run.learner.params)
+  first, _ = measure(
+    'init', jitted['init'], params, seeds, mesh=mesh, size_of_run=0
+  )
+  yield first
+  if first.memory is None:
+    return
+  compile_one = functools.partial(
+    measure, mesh=mesh, size_of_run=first.memory.outputs
+  )
+  if isinstance(parts.task, task_lib.TextTask):
+    yield from _judged_on_host(compile_one, jitted, run, parts, mesh)
+  else:
+    yield compile_one('iterate', jitted['iterate'], run)[0]
+  if config.evaluation.every:
+    prompts = ()
     if isinstance(parts.task, task_lib.TextTask):
-      yield from _judged_on_host(jitted, run, parts, parts.task, size_of_run)
-    else:
-      yield measure(
-        'iterate', jitted['iterate'].lower(run), size_of_run=size_of_run
-      )[0]
-    if config.evaluation.every:
-      arguments = (run,)
-      if isinstance(parts.task, task_lib.TextTask):
-        prompts = parts.task.prompts_fn(0, 0, config.evaluation.num_prompts)
-        arguments = (run, jax.tree.map(_shape, prompts))
-      yield measure(
-        'evaluate',
-        jitted['evaluate'].lower(*arguments),
-        size_of_run=size_of_run,
-      )[0]
-    if config.logging.samples_every:
-      yield measure(
-        'samples', jitted['samples'].lower(run), size_of_run=size_of_run
-      )[0]
-    # What `checkpoint.save` holds: a copy of each array, beside the run.
-    copy = jax.jit(lambda run: jax.tree.map(jnp.copy, run))
-    yield measure('checkpoint', copy.lower(run), size_of_run=size_of_run)[0]
+      found = parts.task.prompts_fn(0, 0, config.evaluation.num_prompts)
+      prompts = (jax.tree.map(_shape, found),)
+    yield compile_one('evaluate', jitted['evaluate'], run, *prompts)[0]
+  if config.logging.samples_every:
+    yield compile_one('samples', jitted['samples'], run)[0]
+  # What `checkpoint.save` holds: a copy of each array, beside the run.
+  copy = jax.jit(lambda run: jax.tree.map(jnp.copy, run))
+  yield compile_one('checkpoint', copy, run)[0]
 
 
 def _judged_on_host(
+  compile_one: Callable,
   jitted: Mapping[str, Any],
-  run: base.PyTree,
+  run: iteration.RunState,
   parts: iteration.Parts,
-  task: task_lib.TextTask,
-  size_of_run: int,
+  mesh: jax.sharding.Mesh,
 ) -> Iterator[Program]:
   """Yields the two programs with the verifier between them."""
+  assert isinstance(parts.task, task_lib.TextTask)
+  num_seeds = run.seed.shape[0]
   prompts = jax.tree.map(
-    # With the axis of seeds.
-    lambda leaf: _shape(np.stack([leaf] * run.seed.shape[0])),
-    task.prompts_fn(0, 0, parts.num_prompts),
+    lambda leaf: _shape(np.stack([leaf] * num_seeds)),
+    parts.task.prompts_fn(0, 0, parts.num_prompts),
   )
-  act = jitted['act']
-  program, compiled = measure(
-    'act', act.lower(run, prompts), size_of_run=size_of_run
-  )
+  program, compiled = compile_one('act', jitted['act'], run, prompts)
   yield program
-  _, generation = act.eval_shape(run, prompts)
+  with jax.set_mesh(mesh):
+    _, generation = jitted['act'].eval_shape(run, prompts)
   if compiled is not None:
     # What it returns stays where the compiler put it.
     generation = jax.tree.map(
@@ -197,11 +200,8 @@ def _judged_on_host(
       compiled.output_shardings[1],
     )
   rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
-  yield measure(
-    'remember_and_learn',
-    jitted['remember_and_learn'].lower(run, generation, rewards),
-    size_of_run=size_of_run,
-  )[0]
+  learner = jitted['remember_and_learn']
+  yield compile_one('remember_and_learn', learner, run, generation, rewards)[0]
 
 
 def _shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:

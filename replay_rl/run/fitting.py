@@ -1,5 +1,6 @@
 """Whether a run fits chips that are elsewhere, as compiled and as planned."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -46,6 +47,7 @@ def check(
   mesh_shape: Mapping[str, int],
   *,
   stops_early: bool,
+  say: Callable[[str], None],
 ) -> Check:
   """Compiles all programs of a run.
 
@@ -56,6 +58,7 @@ def check(
     mesh_shape: sizes of the axes of `mesh.AXES`, at most one -1.
     stops_early: whether to leave out what comes after the first program that
       does not fit.
+    say: is told of each program as soon as it is compiled.
 
   Raises:
     ValueError: a mesh that does not divide the run.
@@ -66,6 +69,10 @@ def check(
   result = Check(topology, shape, planned, [], [])
   for program in compiled.programs(config, parts, mesh):
     result.programs.append(program)
+    say(
+      f'{topology.name} {axes(shape)}: {program.name} took '
+      f'{program.seconds:.0f} s'
+    )
     result.problems.extend(_problems(program, topology.memory))
     if stops_early and result.problems:
       break
@@ -97,6 +104,7 @@ def smallest(
   mesh_shape: Mapping[str, int] | None,
   *,
   memory: float | None,
+  say: Callable[[str], None],
 ) -> Iterator[Check | str]:
   """Yields what was tried, up to the first slice that fits.
 
@@ -107,6 +115,7 @@ def smallest(
     mesh_shape: what to try, with -1; None for `topology.meshes`, those first
       that the plan gives the fewest bytes.
     memory: bytes of a chip, instead of what its maker says.
+    say: see `check`.
 
   Yields:
     A check, or a line about a mesh for which nothing need be compiled: it does
@@ -132,7 +141,7 @@ def smallest(
         continue
       candidates.append((max(planned.values()), shape))
     for _, shape in sorted(candidates, key=lambda candidate: candidate[0]):
-      found = check(config, parts, topology, shape, stops_early=True)
+      found = check(config, parts, topology, shape, stops_early=True, say=say)
       yield found
       if not found.problems:
         return
@@ -173,7 +182,7 @@ def axes(mesh_shape: Mapping[str, int]) -> str:
 
 def gigabytes(num_bytes: float) -> str:
   """Returns bytes in GB, 10^9 to the GB."""
-  return f'{num_bytes / 1e9:.2f}'
+  return f'{num_bytes / 1e9:.3f}'
 
 
 def _problems(program: compiled.Program, memory: float) -> Iterator[str]:
