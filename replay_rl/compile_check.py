@@ -10,9 +10,12 @@ expects. No chip, checkpoint nor data set is needed, but for TPUs the extra
 if the flags are wrong.
 """
 
+import contextlib
+import importlib.metadata
 import json
 import math
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 
@@ -36,6 +39,8 @@ from replay_rl.run import topology as topology_lib
 
 _WIDTH = 150  # Columns of the tables, the same in a terminal and in a file.
 _LARGEST = 5  # Collectives of a program to name.
+# What every path of an operation has, and what the loops around it add.
+_PATH = re.compile(r'jit\([^/]*\)/|\b(while|body|closed_call)/')
 
 _FLAGS = flags.FlagValues()
 _CONFIG = config_flags.DEFINE_config_file(
@@ -81,11 +86,11 @@ def show(found: fitting.Check, console: rich.console.Console) -> None:
   )
   console.print(_memory_table(found))
   console.print(_collectives_table(found))
-  if found.problems:
-    for problem in found.problems:
-      _say(console, f'{topology.name} {fitting.axes(found.mesh)}: {problem}')
-  else:
-    _say(console, f'{topology.name} {fitting.axes(found.mesh)}: it fits.')
+  for program in found.programs:
+    if program.memory is not None and program.error is not None:
+      _say(console, f'{program.name} cannot be read: {program.error}')
+  for problem in found.problems or ['it fits.']:
+    _say(console, f'{topology.name} {fitting.axes(found.mesh)}: {problem}')
 
 
 def _memory_table(found: fitting.Check) -> rich.table.Table:
@@ -96,11 +101,11 @@ def _memory_table(found: fitting.Check) -> rich.table.Table:
     caption='peak: arguments + outputs - aliased + temporaries + code + rest '
     'of run. TFLOP: matrix products on each chip.',
   )
-  grid.add_column('program')
+  grid.add_column('program', no_wrap=True)
   names = (*compiled.Memory._fields, 'peak')
   for name in names:
     grid.add_column(name.replace('_', ' '), justify='right')
-  for name in ('of chip', 'planned', 'peak / planned', 'TFLOP', 'compiled in'):
+  for name in ('of chip', 'planned', 'peak / planned', 'TFLOP'):
     grid.add_column(name, justify='right')
   for program in found.programs:
     memory, planned = program.memory, found.planned.get(program.name)
@@ -113,7 +118,7 @@ def _memory_table(found: fitting.Check) -> rich.table.Table:
     elif planned:
       row[-2] = fitting.gigabytes(planned)
     row.append(_times(program.flops, 1e12) if program.flops else '-')
-    grid.add_row(program.name, *row, f'{program.seconds:.0f} s')
+    grid.add_row(program.name, *row)
   return grid
 
 
@@ -124,12 +129,14 @@ def _collectives_table(found: fitting.Check) -> rich.table.Table:
     caption='executed: loops included; "at most" where a loop may end early, '
     '"per pass" where its passes are unknown. total: executed x MB.',
   )
-  for name in ('program', 'kind', 'number', 'executed', 'MB', 'total MB'):
-    grid.add_column(name, justify='left' if name in 'program kind' else 'right')
+  grid.add_column('program', no_wrap=True)
+  grid.add_column('kind', no_wrap=True)
+  for name in ('number', 'executed', 'MB', 'total MB'):
+    grid.add_column(name, justify='right')
   grid.add_column('shape, and where it comes from', overflow='fold')
   for program in found.programs:
     if program.collectives is None:
-      continue
+      continue  # The verdict says why.
     grid.add_section()
     for kind in hlo_costs.COLLECTIVES:
       of_kind = [c for c in program.collectives if c.kind == kind]
@@ -157,7 +164,7 @@ def _collectives_table(found: fitting.Check) -> rich.table.Table:
         _times(collective.times, 1),
         f'{collective.num_bytes / 1e6:.3f}',
         f'{collective.num_bytes * collective.times.number / 1e6:.3f}',
-        f'{collective.shape} {collective.source}'.strip(),
+        f'{collective.shape} {_PATH.sub("", collective.source)}'.strip(),
       )
     if not program.collectives:
       grid.add_row(program.name, 'none', '', '', '', '', '')
@@ -172,6 +179,7 @@ def main(argv: list[str]) -> None:
   absl_logging.set_verbosity(absl_logging.WARNING)
   jax.config.update('jax_platforms', 'cpu')  # Leaves an accelerator alone.
   console = rich.console.Console(width=_WIDTH, highlight=False, markup=False)
+  _say(console, ', '.join(' '.join(pair) for pair in _versions().items()))
   checks, skipped = [], []
   try:
     for found in _found():
@@ -194,6 +202,7 @@ def main(argv: list[str]) -> None:
     )
   if _JSON.value is not None:
     written = {
+      'versions': _versions(),
       'checks': [fitting.as_json(one) for one in checks],
       'skipped': skipped,
     }
@@ -244,6 +253,15 @@ def parse_flags(argv: list[str]) -> list[str]:
   ) as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
+
+
+def _versions() -> dict[str, str]:
+  """Returns those of what compiles, of which the figures depend."""
+  found = {}
+  for package in ('jax', 'jaxlib', 'libtpu'):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[package] = importlib.metadata.version(package)
+  return found
 
 
 def _note(line: str) -> None:

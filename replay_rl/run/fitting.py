@@ -161,6 +161,7 @@ def as_json(found: Check) -> dict[str, Any]:
         'memory': program.memory
         and program.memory._asdict() | {'peak': program.memory.peak},
         'planned': found.planned.get(program.name),
+        'peak_over_planned': _ratio(program, found.planned),
         'flops': program.flops and program.flops._asdict(),
         'collectives': program.collectives
         and [
@@ -173,6 +174,14 @@ def as_json(found: Check) -> dict[str, Any]:
       for program in found.programs
     },
   }
+
+
+def _ratio(
+  program: compiled.Program, planned: Mapping[str, int]
+) -> float | None:
+  if program.memory is None or program.name not in planned:
+    return None
+  return program.memory.peak / planned[program.name]
 
 
 def axes(mesh_shape: Mapping[str, int]) -> str:

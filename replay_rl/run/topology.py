@@ -1,5 +1,6 @@
 """Accelerators to compile for that this machine need not have."""
 
+import contextlib
 import importlib.util
 import itertools
 import math
@@ -105,11 +106,10 @@ def meshes(num_devices: int) -> Iterator[dict[str, int]]:
 
 
 def _cpu(num_devices: int) -> Sequence[Any]:
-  try:
-    # Has an effect only before JAX is used.
-    jax.config.update('jax_num_cpu_devices', num_devices)
-  except RuntimeError:
-    pass
+  if jax.config.values['jax_num_cpu_devices'] < num_devices:
+    # It is too late for more once JAX has been used.
+    with contextlib.suppress(RuntimeError):
+      jax.config.update('jax_num_cpu_devices', num_devices)
   found = jax.devices('cpu')
   if len(found) < num_devices:
     raise ValueError(
