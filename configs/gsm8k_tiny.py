@@ -104,5 +104,7 @@ def get_config() -> config_lib.Config:
       histogram_bins=8, tensorboard=False, samples_every=1, num_samples=4
     ),
     checkpoint=config_lib.Checkpoint(every=1, keep=2),
-    mesh=config_lib.Mesh(shape={'data': 1, 'fsdp': 1, 'tensor': 1}),
+    mesh=config_lib.Mesh(
+      shape={'data': 1, 'fsdp': 1, 'tensor': 1}, sampler_shape=None
+    ),
   )

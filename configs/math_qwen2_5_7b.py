@@ -116,5 +116,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
       histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
     ),
     checkpoint=config_lib.Checkpoint(every=50, keep=2),
-    mesh=config_lib.Mesh(shape={'data': 1, 'fsdp': 8, 'tensor': 1}),
+    mesh=config_lib.Mesh(
+      shape={'data': 1, 'fsdp': 8, 'tensor': 1}, sampler_shape=None
+    ),
   )

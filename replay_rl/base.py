@@ -187,6 +187,9 @@ class TokenLoss(NamedTuple):
   is_clipped: Array
 
 
+# (array, name of each axis or None) -> the same array, split over the devices
+# as these axes are, for activations. Names are those of `mesh.RULES`.
+ConstrainFn = Callable[[Array, tuple[str | None, ...]], Array]
 # A rule takes the buffer and the learner's step and returns one number per
 # slot, `[C]`. As a weight it is non-negative and says how often to sample the
 # slot; as a keep score, the lowest is overwritten first. Weights multiply.

@@ -219,6 +219,11 @@ def _found() -> Iterator[fitting.Check | str]:
   if (_TOPOLOGY.value is None) == (generation is None):
     raise ValueError('one of --topology and --smallest must be given')
   config = _CONFIG.value
+  if config.mesh.sampler_shape is not None:
+    raise ValueError(
+      f'mesh.sampler_shape = {config.mesh.sampler_shape}: must be null; what '
+      'generates on a mesh of its own is not one program'
+    )
   memory = None if _MEMORY.value is None else 1e9 * _MEMORY.value
   mesh_shape = None if _MESH.value is None else plan.mesh_of(_MESH.value)
   if memory is not None and not memory > 0:

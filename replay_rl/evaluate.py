@@ -226,7 +226,8 @@ def _program(
   All benchmarks share it, and its one shape.
   """
   graphdef, _ = jax.eval_shape(
-    functools.partial(model_lib.init, config), jax.random.key(0)
+    functools.partial(model_lib.init, config, constrain_fn=mesh_lib.constrain),
+    jax.random.key(0),
   )
 
   @jax.jit

@@ -30,7 +30,7 @@ from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration as iteration_lib
 from replay_rl.run import logs
-from replay_rl.run import mesh as mesh_lib
+from replay_rl.run import meshes
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
 from replay_rl.run import workdir as workdir_lib
@@ -72,7 +72,7 @@ def train(
   """
   workdir = pathlib.Path(workdir)
   parts = build.parts(config, weight_rule=weight_rule)
-  mesh = mesh_lib.make(config.mesh.shape)
+  mesh, sampler_mesh = meshes.of_run(config, parts)
   cache = pathlib.Path(config.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   with (
@@ -93,6 +93,7 @@ def train(
       num_eval_samples=config.evaluation.num_samples,
       num_shown=config.logging.num_samples,
       mesh=mesh,
+      sampler_mesh=sampler_mesh,
     )
     seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
     run = programs.init(build.base_weights(config, parts), seeds)

@@ -89,7 +89,9 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       histogram_bins=4, tensorboard=False, samples_every=2, num_samples=4
     ),
     checkpoint=config_lib.Checkpoint(every=1, keep=3),
-    mesh=config_lib.Mesh(shape={'data': 1, 'fsdp': 1, 'tensor': 1}),
+    mesh=config_lib.Mesh(
+      shape={'data': 1, 'fsdp': 1, 'tensor': 1}, sampler_shape=None
+    ),
   )
   for path, value in changes.items():
     *sections, field = path.split('__')

@@ -264,7 +264,8 @@ class SeedsTest(TrainTestCase):
 @functools.cache
 def _run_on_one_device():
   with tempfile.TemporaryDirectory() as folder:
-    return train.train(tiny.config(num_iterations=2), folder)
+    config = tiny.config(num_iterations=2, evaluation__num_prompts=8)
+    return train.train(config, folder)
 
 
 class MeshTest(TrainTestCase):
@@ -273,7 +274,9 @@ class MeshTest(TrainTestCase):
     shape = dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True))
     one = _run_on_one_device()
     eight = train.train(
-      tiny.config(num_iterations=2, mesh__shape=shape),
+      tiny.config(
+        num_iterations=2, evaluation__num_prompts=8, mesh__shape=shape
+      ),
       self.workdir('eight'),
     )
     chex.assert_trees_all_close(

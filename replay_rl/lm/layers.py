@@ -4,6 +4,8 @@ Letters beyond those of `base`: K key-value heads, G query heads of each, S
 columns to attend to, d channels of a head, c a pair of fused matrices.
 """
 
+import functools
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -18,6 +20,8 @@ from replay_rl.lm import rope
 # a scan makes of weights and activations (a fifth of a step on CPU). Deeper
 # ones are scanned, so that compile time does not grow with depth.
 UNROLL_LIMIT = 8
+
+_SUM = jnp.float32  # Of sums over heads or channels, which cross devices.
 
 
 class KeyValues(NamedTuple):
@@ -67,12 +71,19 @@ class Layer(nnx.Module):
   residual stream are scaled down by sqrt(2 num_layers), as in GPT-2.
   """
 
-  def __init__(self, config: architecture.TransformerConfig, *, rngs: nnx.Rngs):
+  def __init__(
+    self,
+    config: architecture.TransformerConfig,
+    *,
+    rngs: nnx.Rngs,
+    constrain_fn: base.ConstrainFn,
+  ):
     """Draws the parameters of every layer."""
     N, D, F = config.num_layers, config.d_model, config.d_ff
     H, K, d = config.num_heads, config.num_kv_heads, config.head_dim
     residual_scale = (2 * N) ** -0.5
     self.config = config
+    self.constrain_fn = constrain_fn
     self.attention_norm = constant(1.0, (N, D), ('layers', 'embed'))
     self.query = normal(
       rngs,
@@ -144,22 +155,26 @@ class Layer(nnx.Module):
     heads_BKGTd = attend(q_BKGTd, keys_BKSd, values_BKSd, context.mask)
     B, K, G, T, d = heads_BKGTd.shape
     heads_BTHd = heads_BKGTd.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, d)
-    x_BTD += _matmul('bthk,hkd->btd', heads_BTHd, self.output)
+    x_BTD = _add(
+      x_BTD, matmul('bthk,hkd->btd', _SUM, heads_BTHd, self.output[...])
+    )
     h_BTD = rms_norm(x_BTD, self.mlp_norm[...], epsilon)
-    h_BTcF = _matmul('btd,dcf->btcf', h_BTD, self.gate_up)
+    h_BTcF = matmul('btd,dcf->btcf', h_BTD.dtype, h_BTD, self.gate_up[...])
     h_BTF = jax.nn.silu(h_BTcF[:, :, 0]) * h_BTcF[:, :, 1]
-    return x_BTD + _matmul('btf,fd->btd', h_BTF, self.down), cache
+    x_BTD = _add(x_BTD, matmul('btf,fd->btd', _SUM, h_BTF, self.down[...]))
+    return self.constrain_fn(x_BTD, ('rows', None, None)), cache
 
   def _project(
     self, h_BTD: base.Array, context: Context
   ) -> tuple[base.Array, base.Array, base.Array]:
     """Returns queries `[B, K, G, T, d]`, keys and values `[B, K, T, d]`."""
     config = self.config
-    q_BTHd = _matmul('btd,dhk->bthk', h_BTD, self.query)
-    kv_BTcKd = _matmul('btd,dchk->btchk', h_BTD, self.key_value)
+    dtype = h_BTD.dtype
+    q_BTHd = matmul('btd,dhk->bthk', dtype, h_BTD, self.query[...])
+    kv_BTcKd = matmul('btd,dchk->btchk', dtype, h_BTD, self.key_value[...])
     if config.qkv_bias:
-      q_BTHd += self.query_bias[None, None].astype(q_BTHd.dtype)
-      kv_BTcKd += self.key_value_bias[None, None].astype(q_BTHd.dtype)
+      q_BTHd = _add(q_BTHd, self.query_bias[None, None])
+      kv_BTcKd = _add(kv_BTcKd, self.key_value_bias[None, None])
     k_BTKd, v_BTKd = kv_BTcKd[:, :, 0], kv_BTcKd[:, :, 1]
     if config.qk_norm:
       q_BTHd = rms_norm(q_BTHd, self.query_norm[...], config.norm_eps)
@@ -237,5 +252,52 @@ def _mix_values(
   return mixed.reshape(B, K, G, T, -1)
 
 
-def _matmul(subscripts: str, x: base.Array, weight: nnx.Param) -> base.Array:
-  return jnp.einsum(subscripts, x, weight[...].astype(x.dtype))
+def matmul(
+  subscripts: str, dtype: Any, x: base.Array, weight: base.Array
+) -> base.Array:
+  """Returns the einsum of activations and float32 weights.
+
+  Factors are of `x.dtype`. Sums that may cross devices are float32: those of
+  both gradients, and those of the result if it is. The gradient of the weights
+  stays float32, so that any split of the rows over devices and microbatches
+  adds up in float32.
+
+  Args:
+    subscripts: two operands, each letter of an operand in another one or in
+      the result.
+    dtype: of the result.
+    x: activations.
+    weight: float32.
+  """
+  return _matmul(subscripts, dtype, x, weight)  # pyright: ignore
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _matmul(subscripts, dtype, x, weight):
+  return jnp.einsum(
+    subscripts, x, weight.astype(x.dtype), preferred_element_type=dtype
+  )
+
+
+def _matmul_forward(subscripts, dtype, x, weight):
+  return _matmul(subscripts, dtype, x, weight), (x, weight)
+
+
+def _matmul_backward(subscripts, dtype, saved, gradient):
+  del dtype
+  x, weight = saved
+  operands, result = subscripts.split('->')
+  left, right = operands.split(',')
+  product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+  gradient = gradient.astype(x.dtype)
+  of_x = product(f'{result},{right}->{left}', gradient, weight.astype(x.dtype))
+  of_weight = product(f'{left},{result}->{right}', x, gradient)
+  return of_x.astype(x.dtype), of_weight
+
+
+_matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+def _add(x: base.Array, y_float32: base.Array) -> base.Array:
+  """Adds in float32 and rounds once; gradients of a bias sum in float32."""
+  return (x.astype(jnp.float32) + y_float32).astype(x.dtype)

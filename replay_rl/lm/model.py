@@ -28,14 +28,21 @@ class Transformer(nnx.Module):
   start with variance 1.
   """
 
-  def __init__(self, config: architecture.TransformerConfig, *, rngs: nnx.Rngs):
+  def __init__(
+    self,
+    config: architecture.TransformerConfig,
+    *,
+    rngs: nnx.Rngs,
+    constrain_fn: base.ConstrainFn,
+  ):
     """Draws all parameters."""
     V, D = config.vocab_size, config.d_model
     self.config = config
+    self.constrain_fn = constrain_fn
     self.embedding = layers.normal(
       rngs, (V, D), ('vocab', 'embed'), stddev=D**-0.5
     )
-    self.layers = layers.Layer(config, rngs=rngs)
+    self.layers = layers.Layer(config, rngs=rngs, constrain_fn=constrain_fn)
     self.final_norm = layers.constant(1.0, (D,), ('embed',))
     if not config.tied_embeddings:
       self.unembedding = layers.normal(
@@ -43,21 +50,28 @@ class Transformer(nnx.Module):
       )
 
 
-@functools.partial(jax.jit, static_argnames='config')
+@functools.partial(jax.jit, static_argnames=('config', 'constrain_fn'))
 def init(
-  config: architecture.TransformerConfig, rng_key: base.Array
+  config: architecture.TransformerConfig,
+  rng_key: base.Array,
+  *,
+  constrain_fn: base.ConstrainFn | None = None,
 ) -> tuple[nnx.GraphDef, base.PyTree]:
   """Returns the static definition of the model and its parameters.
 
   Args:
     config: architecture.
     rng_key: random key, consumed.
+    constrain_fn: splits activations over devices; None on one device.
 
   Returns:
     The graph definition, hashable and the same for every key, and a nested
     dict of float32 arrays.
   """
-  graphdef, state = nnx.split(Transformer(config, rngs=nnx.Rngs(rng_key)))
+  module = Transformer(
+    config, rngs=nnx.Rngs(rng_key), constrain_fn=constrain_fn or _unsplit
+  )
+  graphdef, state = nnx.split(module)
   return graphdef, nnx.to_pure_dict(state)
 
 
@@ -76,13 +90,20 @@ def logical_axes(config: architecture.TransformerConfig) -> base.PyTree:
     'layers', 'vocab', 'embed', 'heads', 'kv_heads', 'head_dim', 'mlp', or None
     for the axis of fused matrices.
   """
-  abstract = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
+  abstract = nnx.eval_shape(
+    lambda: Transformer(config, rngs=nnx.Rngs(0), constrain_fn=_unsplit)
+  )
   axes = jax.tree.map(
     lambda variable: variable.replace(variable.axes),
     nnx.state(abstract),
     is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
   )
   return nnx.to_pure_dict(axes)
+
+
+def _unsplit(array: base.Array, logical_axes: tuple) -> base.Array:
+  del logical_axes
+  return array
 
 
 def unstack(params: base.PyTree) -> base.PyTree:
@@ -192,11 +213,9 @@ def extend(
 
 def unembed(params: base.PyTree, x: base.Array) -> base.Array:
   """Returns float32 logits `[..., V]` of hidden states `[..., D]`."""
-  return jnp.einsum(
-    '...d,vd->...v',
-    x,
-    _output_projection(params).astype(x.dtype),
-    preferred_element_type=jnp.float32,
+  rows = 'bt'[: x.ndim - 1]
+  return layers.matmul(
+    f'{rows}d,vd->{rows}v', jnp.float32, x, _output_projection(params)
   )
 
 
@@ -251,7 +270,8 @@ def token_logprobs(
       lambda leaf: _split_tokens(leaf, num_chunks, chunk_size),
       (x_BTD, tokens[:, 1:]),
     )
-    scored = jax.lax.map(lambda chunk: jax.checkpoint(score)(*chunk), chunks)
+    again = jax.checkpoint(score, prevent_cse=False)  # As of a layer.
+    scored = jax.lax.map(lambda chunk: again(*chunk), chunks)
     logprobs_BT, entropy_BT = jax.tree.map(
       lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1)[
         :, :num_scored
@@ -321,6 +341,21 @@ def _hidden_states(
   return x_BTD
 
 
+def _look_up(module: Transformer, tokens_BT: base.Array) -> base.Array:
+  """Returns the embeddings of tokens.
+
+  Each device reads its channels of more rows than its own, and then exchanges
+  them for its rows: neither the embedding nor all rows are ever in one place.
+  """
+  tokens_BT = module.constrain_fn(tokens_BT, ('rows_by_channel', None))
+  x_BTD = module.constrain_fn(
+    module.embedding[...][tokens_BT], ('rows_by_channel', None, 'embed')
+  )
+  return module.constrain_fn(
+    x_BTD.astype(module.config.compute_dtype), ('rows', None, None)
+  )
+
+
 def _forward(
   graphdef: nnx.GraphDef,
   params: base.PyTree,
@@ -362,8 +397,10 @@ def _forward(
     return module(x_BTD, context, key_values, index), None
 
   if remat:
-    run_layer = jax.checkpoint(run_layer)
-  x_BTD = module.embedding[...][tokens_BT].astype(config.compute_dtype)
+    # A scan keeps the two passes apart by itself; then both can use the weights
+    # that were collected once.
+    run_layer = jax.checkpoint(run_layer, prevent_cse=is_unrolled)
+  x_BTD = _look_up(module, tokens_BT)
   if is_unrolled:
     pasts = key_values or [None] * config.num_layers
     key_values = []

@@ -146,7 +146,8 @@ def generate(
     cache_lib.init(config, batch_size=B, num_columns=L),
     is_valid=jnp.arange(L)[None, :] < prompts.lengths[:, None],
   )
-  last_BD = x_BLD[jnp.arange(B), prompts.lengths - 1]
+  last_B11 = prompts.lengths[:, None, None] - 1
+  last_BD = jnp.take_along_axis(x_BLD, last_B11, axis=1)[:, 0]
   step, is_finished = draw(last_BD, 0, jnp.zeros((B,), bool))
   steps = jax.tree.map(
     lambda leaf_B: (

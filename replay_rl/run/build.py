@@ -23,6 +23,7 @@ from replay_rl.rl import losses
 from replay_rl.run import calls
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration
+from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import warm_start
 from replay_rl.tasks import addition
@@ -59,7 +60,8 @@ def parts(
   task = task or _task(config)
   transformer = _transformer(config.model, task)
   graphdef, _ = jax.eval_shape(
-    functools.partial(model.init, transformer), jax.random.key(0)
+    functools.partial(model.init, transformer, constrain_fn=mesh_lib.constrain),
+    jax.random.key(0),
   )
   generate_fn = functools.partial(
     sampler.generate,

@@ -7,9 +7,13 @@ named beside the field, with its keyword constants. `build.py` resolves it.
 """
 
 import dataclasses
+import json
 import types
 import typing
 from typing import Any
+
+from absl import flags
+from ml_collections import config_flags
 
 from replay_rl.lm import families
 
@@ -153,6 +157,7 @@ class Mesh:
   """Devices. One size may be -1: all devices that are left."""
 
   shape: dict[str, int]  # Sizes of the axes data, fsdp and tensor.
+  sampler_shape: dict[str, int] | None  # To generate on; None: the same mesh.
 
 
 @dataclasses.dataclass
@@ -178,6 +183,23 @@ class Config:
   logging: Logging
   checkpoint: Checkpoint
   mesh: Mesh
+
+
+class _DictParser(flags.ArgumentParser):
+  """Reads a dict, such as the shape of a mesh, as JSON; null is None."""
+
+  def parse(self, argument: Any) -> dict[str, Any] | None:
+    """Returns the dict; raises ValueError if it is none."""
+    if not isinstance(argument, str):
+      return argument  # The value of the config itself.
+    value = json.loads(argument)
+    if value is not None and not isinstance(value, dict):
+      raise ValueError('must be a JSON object, such as {"data": 1}')
+    return value
+
+
+# So that --config.mesh.shape='{"data": 2, "fsdp": 4, "tensor": 1}' works.
+config_flags.register_flag_parser_for_type(dict, _DictParser())
 
 
 def model_of(name: str, *, checkpoint: str | None, compute_dtype: str) -> Model:

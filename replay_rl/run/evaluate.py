@@ -7,6 +7,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.run import iteration
+from replay_rl.run import mesh
 from replay_rl.run import pass_at_k
 from replay_rl.tasks import task as task_lib
 
@@ -32,8 +33,8 @@ def sample(
     Completions `[P * n, ...]`, the samples of a prompt side by side, and the
     reference of each.
   """
-  rows = jax.tree.map(
-    lambda leaf: jnp.repeat(leaf, num_samples, axis=0), prompts
+  rows = mesh.split_rows(
+    jax.tree.map(lambda leaf: jnp.repeat(leaf, num_samples, axis=0), prompts)
   )
   completions = generate_fn(params, rng.stream_key(seed, 'evaluate'), rows)
   return completions, rows.references

@@ -14,6 +14,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl.run import evaluate
 from replay_rl.run import iteration
+from replay_rl.run import sampler_mesh
 from replay_rl.tasks import task as task_lib
 
 
@@ -23,27 +24,22 @@ def iterate_fn(
   *,
   over_seeds: Callable,
   shardings: iteration.RunState,
+  act: sampler_mesh.ActFn,
 ) -> tuple[
   Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]],
-  dict[str, Callable],
+  Callable,
 ]:
   """Returns the iteration, of arrays with a leading axis `[S]` of seeds.
 
-  Beside it, the jitted functions that it calls, by name.
+  Beside it, the second of the two programs that it calls.
 
   Args:
     parts: what an iteration is made of.
     task: the task.
     over_seeds: maps a function over seeds, as `seeds.over_seeds`.
     shardings: where the arrays of a run live.
+    act: the first of the two programs, as `sampler_mesh.act_fn`.
   """
-  act = jax.jit(
-    lambda run, prompts: over_seeds(
-      functools.partial(iteration.act, parts=parts), run, prompts
-    ),
-    donate_argnums=0,
-    out_shardings=(shardings, None),
-  )
   remember_and_learn = jax.jit(
     lambda run, generation, rewards: over_seeds(
       functools.partial(iteration.remember_and_learn, parts=parts),
@@ -70,7 +66,7 @@ def iterate_fn(
     )
     return run, measured | _measure(judgement, task.statuses)
 
-  return iterate, {'act': act, 'remember_and_learn': remember_and_learn}
+  return iterate, remember_and_learn
 
 
 def evaluate_fn(
@@ -80,14 +76,15 @@ def evaluate_fn(
   over_seeds: Callable,
   num_prompts: int,
   num_samples: int,
+  move_fn: Callable[[Callable], Callable],
 ) -> tuple[
   Callable[[iteration.RunState], tuple[base.Array, base.Array]], Callable
 ]:
   """Returns the evaluation: whether each answer is right, 1 or 0.
 
-  Beside it, the jitted function that it calls. The arguments are those of
-  `iterate_fn`, and P and n; the result is greedy `[S, P, 1]` and sampled
-  `[S, P, n]`.
+  Beside it, the program that it calls. The arguments are those of `iterate_fn`,
+  P and n, and `move_fn`, which takes a program to the mesh of the sampler; the
+  result is greedy `[S, P, 1]` and sampled `[S, P, n]`.
   """
 
   def of_one_seed(params, seed, prompts):
@@ -102,11 +99,13 @@ def evaluate_fn(
 
     return sample(parts.greedy_fn, 1), sample(parts.unbiased_fn, num_samples)
 
-  program = jax.jit(
-    lambda run, prompts: over_seeds(
-      lambda params, seed: of_one_seed(params, seed, prompts),
-      run.learner.params,
-      run.seed,
+  program = move_fn(
+    jax.jit(
+      lambda run, prompts: over_seeds(
+        lambda params, seed: of_one_seed(params, seed, prompts),
+        run.learner.params,
+        run.seed,
+      )
     )
   )
 

@@ -113,12 +113,17 @@ def update(
       return jax.tree.map(jnp.add, total, (loss, grads)), seen
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    # Every num_microbatches-th row, so that where rows are split over devices
+    # each device has its share of every microbatch.
     split = jax.tree.map(
-      lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), rows
+      lambda leaf: leaf.reshape(-1, num_microbatches, *leaf.shape[1:]).swapaxes(
+        0, 1
+      ),
+      rows,
     )
     (loss, untied), seen = jax.lax.scan(accumulate, zeros, split)
     logprobs_BT, is_clipped_BT = jax.tree.map(
-      lambda leaf: leaf.reshape(num_rows, -1), seen
+      lambda leaf: leaf.swapaxes(0, 1).reshape(num_rows, -1), seen
     )
 
   grads = model.retie(untied)

@@ -1,6 +1,7 @@
 """Meshes and the one table that says which axis of which array is split."""
 
 import math
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ AXES = ('data', 'fsdp', 'tensor')
 # buffer is whole, because a plain gather from a split one would collect all.
 RULES: Mapping[str, tuple[str, ...]] = {
   'rows': ('data', 'fsdp'),
+  'rows_by_channel': ('data',),  # Where fsdp splits the channels of the rows.
   'vocab': ('tensor',),
   'embed': ('fsdp',),
   'heads': ('tensor',),
@@ -43,7 +45,9 @@ def make(
   if set(shape) != set(AXES):
     raise ValueError(f'mesh.shape = {dict(shape)}: must name the axes {AXES}')
   sizes = [shape[axis] for axis in AXES]
-  if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+  if sizes.count(-1) > 1 or not all(
+    type(size) is int and (size > 0 or size == -1) for size in sizes
+  ):
     raise ValueError(
       f'mesh.shape = {dict(shape)}: sizes must be positive, and at most one -1'
     )
@@ -67,6 +71,34 @@ def make(
   )
 
 
+def check(
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+  field: str,
+  sizes: Iterable[tuple[str, str, int]],
+) -> None:
+  """Raises ValueError if a mesh does not divide what it would split.
+
+  XLA refuses weights of such a size, but only where they are first placed. Rows
+  it pads, and some devices then compute nothing that counts.
+
+  Args:
+    mesh: the devices.
+    field: of the config, that gave the shape.
+    sizes: what is split: name, logical axis, size.
+  """
+  for name, axis, size in sizes:
+    axes = RULES.get(axis, ())
+    parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in axes)
+    if size % parts:
+      too_few = (
+        '' if size > parts else f'; there are fewer than {parts} to split'
+      )
+      raise ValueError(
+        f'{field} = {dict(mesh.shape)}: {" x ".join(axes)} = {parts} must '
+        f'divide {name} = {size}{too_few}'
+      )
+
+
 def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
   """Returns how an array with these logical axes is split."""
   return jax.sharding.PartitionSpec(
@@ -74,14 +106,25 @@ def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
   )
 
 
-def split_rows(tree: base.PyTree) -> base.PyTree:
-  """Splits the leading axis of each leaf over the current mesh, inside a jit.
+def constrain(
+  array: base.Array, logical_axes: Sequence[str | None]
+) -> base.Array:
+  """Splits an array inside a jit over the current mesh, by the table.
 
-  Outside of `jax.set_mesh`, or on one device, it changes nothing.
+  Outside of `jax.set_mesh`, or on one device, it changes nothing. Without it
+  the compiler guesses: it follows the weights, which `fsdp` splits along
+  channels, and computes all rows on every device.
+
+  Args:
+    array: any array of the program, and so its gradient.
+    logical_axes: of its leading axes; the others are whole.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
-    return tree
-  return jax.tree.map(
-    lambda leaf: jax.lax.with_sharding_constraint(leaf, spec(['rows'])), tree
-  )
+    return array
+  return jax.lax.with_sharding_constraint(array, spec(logical_axes))
+
+
+def split_rows(tree: base.PyTree) -> base.PyTree:
+  """Splits the leading axis of each leaf, as `constrain`."""
+  return jax.tree.map(lambda leaf: constrain(leaf, ('rows',)), tree)

@@ -18,6 +18,7 @@ from replay_rl.run import iteration
 from replay_rl.run import ledger
 from replay_rl.run import logs
 from replay_rl.run import placement
+from replay_rl.run import sampler_mesh as sampler_mesh_lib
 from replay_rl.run import samples as samples_lib
 from replay_rl.run import seeds as seeds_lib
 from replay_rl.tasks import task as task_lib
@@ -33,7 +34,8 @@ class Programs(NamedTuple):
   samples: run -> rollouts of its buffer to look at.
   jitted: the functions that these four call and that JAX compiles, by name:
     'init', 'samples', 'evaluate' and 'iterate', or in place of that 'act' and
-    'remember_and_learn' of a task in text. They can be lowered alone.
+    'remember_and_learn' of a task in text. They can be lowered alone, but
+    where there is a mesh of the sampler.
   """
 
   init: Callable[[base.PyTree, base.Array], iteration.RunState]
@@ -54,6 +56,7 @@ def build(
   num_eval_samples: int,
   num_shown: int,
   mesh: jax.sharding.Mesh,
+  sampler_mesh: jax.sharding.Mesh | None = None,
 ) -> Programs:
   """Returns the programs of a run; they compile at their first call.
 
@@ -65,6 +68,7 @@ def build(
     num_eval_samples: n, samples per prompt.
     num_shown: rollouts of the buffer to look at.
     mesh: the devices.
+    sampler_mesh: another mesh of them, to generate on; None for the same.
   """
 
   def init(params, seeds):
@@ -78,29 +82,50 @@ def build(
     shapes, model.logical_axes(parts.transformer), parts.optimizer, mesh
   )
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
+  act = sampler_mesh_lib.act_fn(
+    parts,
+    over_seeds=over_seeds,
+    shardings=shardings,
+    mesh=mesh,
+    sampler_mesh=sampler_mesh,
+  )
+
+  def move(program):
+    if sampler_mesh is None:
+      return program
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return sampler_mesh_lib.moved(
+      program, parts, mesh=sampler_mesh, out_shardings=whole
+    )
+
   if isinstance(parts.task, task_lib.TextTask):
-    iterate, jitted = host_judged.iterate_fn(
-      parts, parts.task, over_seeds=over_seeds, shardings=shardings
+    iterate, learn = host_judged.iterate_fn(
+      parts, parts.task, over_seeds=over_seeds, shardings=shardings, act=act
     )
-    score, jitted['evaluate'] = host_judged.evaluate_fn(
+    score, evaluation = host_judged.evaluate_fn(
       parts,
       parts.task,
       over_seeds=over_seeds,
       num_prompts=num_eval_prompts,
       num_samples=num_eval_samples,
+      move_fn=move,
     )
+    jitted = {'act': act, 'remember_and_learn': learn, 'evaluate': evaluation}
   else:
-    iterate = jax.jit(
-      lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run),
-      donate_argnums=0,
-      out_shardings=(shardings, None),
-    )
-    score = _evaluate_fn(
+    iterate = _iterate_fn(
       parts,
-      parts.task,
       over_seeds=over_seeds,
-      num_prompts=num_eval_prompts,
-      num_samples=num_eval_samples,
+      shardings=shardings,
+      act=None if sampler_mesh is None else act,
+    )
+    score = move(
+      _evaluate_fn(
+        parts,
+        parts.task,
+        over_seeds=over_seeds,
+        num_prompts=num_eval_prompts,
+        num_samples=num_eval_samples,
+      )
     )
     jitted = {'iterate': iterate, 'evaluate': score}
   jitted['init'] = jax.jit(init, out_shardings=shardings)
@@ -114,6 +139,36 @@ def build(
     samples=jitted['samples'],
     jitted=jitted,
   )
+
+
+def _iterate_fn(
+  parts: iteration.Parts,
+  *,
+  over_seeds: Callable,
+  shardings: iteration.RunState,
+  act: sampler_mesh_lib.ActFn | None,
+) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
+  """Returns the iteration as one program, or more with an `act` elsewhere."""
+  jit = functools.partial(
+    jax.jit, donate_argnums=0, out_shardings=(shardings, None)
+  )
+  if act is None:
+    return jit(
+      lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run)
+    )
+  draw_prompts = jax.jit(
+    lambda run: over_seeds(lambda one: iteration.draw_prompts(one, parts), run)
+  )
+  finish = jit(
+    lambda run, generation: over_seeds(
+      lambda run, generation: iteration.remember_and_learn(
+        run, generation, iteration.judge(generation, parts), parts
+      ),
+      run,
+      generation,
+    )
+  )
+  return lambda run: finish(*act(run, draw_prompts(run)))
 
 
 def _evaluate_fn(

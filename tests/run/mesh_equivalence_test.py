@@ -1,0 +1,264 @@
+"""Tests that a mesh changes nothing: learner, sampler and whole runs."""
+
+import functools
+import tempfile
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl import base
+from replay_rl import train
+from replay_rl.lm import model
+from replay_rl.rl import losses
+from replay_rl.run import build
+from replay_rl.run import learner
+from replay_rl.run import mesh as mesh_lib
+from replay_rl.run import placement
+from replay_rl.run import programs
+from tests import tiny
+
+ONE = (1, 1, 1)
+MESHES = ((1, 8, 1), (2, 2, 2), (1, 2, 4))
+# Tied as in Qwen3, untied as in Qwen2.5: biases and norms of heads, and more
+# query heads than heads of keys and values.
+MODELS = {
+  'qwen3': {'num_kv_heads': 4, 'qk_norm': True, 'tied_embeddings': True},
+  'qwen25': {
+    'num_kv_heads': 4,
+    'num_heads': 8,
+    'qk_norm': False,
+    'qkv_bias': True,
+    'tied_embeddings': False,
+    'num_layers': 2,
+  },
+}
+_OPTIMIZER = optax.chain(
+  optax.trace(decay=0.0),  # Keeps the gradient as its state.
+  # A large eps: else Adam turns the rounding of a gradient near zero into a
+  # full step.
+  optax.adamw(1e-2, eps=1e-3),
+)
+_CLIPPED = functools.partial(
+  losses.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=None
+)
+
+
+def settings(name, **changes):
+  shape = {'num_heads': 4, 'd_model': 16, 'd_ff': 32} | MODELS[name]
+  return {f'model__{field}': value for field, value in shape.items()} | {
+    'evaluation__num_prompts': 8,
+    **changes,
+  }
+
+
+@functools.cache
+def _parts(name, **changes):
+  return build.parts(tiny.config(**settings(name, **changes)))
+
+
+def make_mesh(sizes):
+  return mesh_lib.make(dict(zip(mesh_lib.AXES, sizes, strict=True)))
+
+
+def _params(parts, mesh):
+  """Returns weights on a mesh, norms and biases unlike their first values."""
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype('f'),
+    parts.init_params_fn(jax.random.key(0)),
+  )
+  axes = model.logical_axes(parts.transformer)
+  return jax.device_put(params, placement.of_params(axes, mesh))
+
+
+def _rollouts(parts, num_rows):
+  rng = np.random.default_rng(1)
+  num_tokens = parts.transformer.max_context
+  tokens = rng.integers(32, size=(num_rows, num_tokens)).astype(np.int32)
+  # Rows of 1 to 4 sampled tokens: each weighs the same in the mean of all.
+  lengths = rng.integers(1, 5, num_rows)
+  columns = np.arange(num_tokens)[None]
+  mask = (columns >= 4) & (columns < 4 + lengths[:, None])
+  return base.Rollout(
+    tokens=tokens,
+    loss_mask=mask,
+    behavior_logprobs=np.where(mask, -3.0, 0.0).astype(np.float32),
+    rewards=np.zeros(num_rows, np.float32),
+    advantages=rng.normal(size=num_rows).astype(np.float32),
+    group_id=np.zeros(num_rows, np.int32),
+    policy_version=np.zeros(num_rows, np.int32),
+  )
+
+
+@functools.cache
+def _updated(name, sizes, num_microbatches, compute_dtype='float32'):
+  parts = _parts(name, model__compute_dtype=compute_dtype)
+  mesh = make_mesh(sizes)
+  rollouts = _rollouts(parts, 16)
+
+  @jax.jit
+  def update(params, rollouts):
+    return learner.update(
+      learner.init(params, _OPTIMIZER),
+      mesh_lib.split_rows(rollouts),
+      jnp.arange(16) != 3,
+      logprobs_fn=parts.logprobs_fn,
+      loss_fn=_CLIPPED,
+      normalizer_fn=losses.token_mean,
+      optimizer=_OPTIMIZER,
+      num_microbatches=num_microbatches,
+    )
+
+  with jax.set_mesh(mesh):
+    return jax.device_get(update(_params(parts, mesh), rollouts))
+
+
+def _distance(tree, reference):
+  difference = jax.tree.map(np.subtract, tree, reference)
+  return float(optax.tree.norm(difference) / optax.tree.norm(reference))
+
+
+class UpdateTest(parameterized.TestCase):
+  @parameterized.product(name=tuple(MODELS), sizes=MESHES)
+  def test_loss_and_updated_weights_are_those_of_one_device(self, name, sizes):
+    one, seen_one = _updated(name, ONE, 1)
+    # Two microbatches: rows of each are on all devices.
+    eight, seen = _updated(name, sizes, 2)
+    gradients = (state.opt_state[0].trace for state in (eight, one))
+    # Sums of some hundred float32 in another order: a few units of 6e-8.
+    self.assertLess(_distance(*gradients), 2e-6)
+    np.testing.assert_allclose(seen.loss, seen_one.loss, rtol=2e-6)
+    chex.assert_trees_all_close(seen, seen_one, rtol=1e-5, atol=1e-6)
+    # 1e-2 a step, divided by at least eps.
+    chex.assert_trees_all_close(eight.params, one.params, atol=2e-6)
+    moved = _distance(one.params, jax.device_get(_first(name)))
+    self.assertGreater(moved, 1e-3)
+
+  @parameterized.parameters(*MODELS)
+  def test_gradients_are_float32_where_the_rest_is_bfloat16(self, name):
+    whole, _ = _updated(name, ONE, 1, 'bfloat16')
+    split, _ = _updated(name, ONE, 4, 'bfloat16')
+    gradients = [state.opt_state[0].trace for state in (split, whole)]
+    # A sum that is rounded to bfloat16 on its way is off by 1e-3.
+    self.assertLess(_distance(*gradients), 1e-5)
+    exact, _ = _updated(name, ONE, 1)
+    self.assertLess(_distance(gradients[1], exact.opt_state[0].trace), 0.1)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients[1]):
+      self.assertEqual(leaf.dtype, np.float32)
+      rounded = np.asarray(leaf.astype(jnp.bfloat16), np.float32)
+      same = np.mean((rounded == leaf)[leaf != 0])
+      self.assertLess(same, 0.1, jax.tree_util.keystr(path))
+
+
+def _first(name):
+  return _params(_parts(name), make_mesh(ONE))
+
+
+@functools.cache
+def _completions(name, sizes):
+  parts = _parts(name)
+  mesh = make_mesh(sizes)
+  rng = np.random.default_rng(2)
+  length = parts.task.prompt_length
+  prompts = base.Prompts(
+    tokens=rng.integers(32, size=(16, length)).astype(np.int32),
+    lengths=rng.integers(1, length + 1, 16).astype(np.int32),
+    references=None,
+  )
+  with jax.set_mesh(mesh):
+
+    @jax.jit
+    def generate(params, prompts):
+      prompts = mesh_lib.split_rows(prompts)
+      return [
+        generate_fn(params, jax.random.key(3), prompts)
+        for generate_fn in (parts.greedy_fn, parts.generate_fn)
+      ]
+
+    return jax.device_get(generate(_params(parts, mesh), prompts))
+
+
+class GenerateTest(parameterized.TestCase):
+  @parameterized.product(name=tuple(MODELS), sizes=MESHES)
+  def test_samples_are_those_of_one_device(self, name, sizes):
+    found = _completions(name, sizes)
+    for eight, one in zip(found, _completions(name, ONE), strict=True):
+      np.testing.assert_array_equal(eight.tokens, one.tokens)
+      np.testing.assert_array_equal(eight.lengths, one.lengths)
+      chex.assert_trees_all_close(eight, one, rtol=1e-5, atol=1e-5)
+    self.assertGreater(len(np.unique(found[0].responses)), 5)
+
+
+class MemoryTest(parameterized.TestCase):
+  @parameterized.product(name=tuple(MODELS), sizes=MESHES)
+  def test_a_device_keeps_its_share_of_weights_and_optimizer(self, name, sizes):
+    parts, mesh = _parts(name), make_mesh(sizes)
+    with jax.set_mesh(mesh):
+      run = programs.build(
+        parts,
+        num_seeds=1,
+        vmap_seeds=False,
+        num_eval_prompts=8,
+        num_eval_samples=1,
+        num_shown=1,
+        mesh=mesh,
+      ).init(_params(parts, mesh), jnp.zeros(1, jnp.uint32))
+    _, fsdp, tensor = sizes
+    kept = run.learner.opt_state[1][0]
+    for tree in (run.learner.params, kept.mu, kept.nu):
+      total, on_device = 0, 0
+      for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        total += leaf.nbytes
+        on_device += leaf.addressable_shards[0].data.nbytes
+        # A matrix: embed, and heads, mlp or vocab.
+        if not jax.tree_util.keystr(path).endswith(("norm']", "bias']")):
+          self.assertEqual(
+            leaf.addressable_shards[0].data.nbytes * fsdp * tensor,
+            leaf.nbytes,
+            jax.tree_util.keystr(path),
+          )
+      # Norms and biases are split over one axis or none, and are small.
+      self.assertLess(on_device * fsdp * tensor, 1.5 * total)
+
+
+@functools.cache
+def _run(sizes, sampler_sizes=None):
+  shapes = [
+    sizes and dict(zip(mesh_lib.AXES, sizes, strict=True))
+    for sizes in (sizes, sampler_sizes)
+  ]
+  config = tiny.config(
+    **settings('qwen3'),
+    num_iterations=2,
+    logging__samples_every=0,
+    checkpoint__every=2,
+    mesh__shape=shapes[0],
+    mesh__sampler_shape=shapes[1],
+  )
+  with tempfile.TemporaryDirectory() as folder:
+    return jax.device_get(train.train(config, folder))
+
+
+class RunTest(parameterized.TestCase):
+  @parameterized.parameters(
+    *((sizes, None) for sizes in MESHES), ((1, 8, 1), (4, 1, 2))
+  )
+  def test_eight_devices_give_the_run_of_one(self, sizes, sampler_sizes):
+    eight, one = _run(sizes, sampler_sizes), _run(ONE)
+    np.testing.assert_array_equal(
+      eight.buffer.rollouts.tokens, one.buffer.rollouts.tokens
+    )
+    chex.assert_trees_all_equal(eight.ledger, one.ledger)
+    # Adam's step of 1e-2 turns with the sign of a gradient near zero.
+    chex.assert_trees_all_close(
+      eight.learner.params, one.learner.params, atol=1e-4
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
