@@ -227,7 +227,7 @@ def main(argv: list[str]) -> None:
     found = plan(
       config,
       device=_DEVICE.value,
-      mesh=config.mesh.shape if _MESH.value is None else _mesh(_MESH.value),
+      mesh=config.mesh.shape if _MESH.value is None else mesh_of(_MESH.value),
     )
   except ValueError as error:
     print(f'error: {error}', file=sys.stderr)
@@ -259,7 +259,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     sys.exit(2)
 
 
-def _mesh(text: str) -> Mapping[str, int]:
+def mesh_of(text: str) -> Mapping[str, int]:
+  """Returns the sizes of a mesh's axes; raises ValueError if it is not JSON."""
   try:
     shape = json.loads(text)
   except ValueError as error:

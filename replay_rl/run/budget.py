@@ -180,9 +180,13 @@ def memory(
     )
   }
   if config.evaluation.every:
-    # The rows of an evaluation are whole on every device.
     evaluation = config.evaluation
-    sampled['evaluation'] = evaluation.num_prompts * evaluation.num_samples
+    sampled['evaluation'] = _divide(
+      evaluation.num_prompts * evaluation.num_samples,
+      'evaluation.num_prompts x evaluation.num_samples',
+      'rows',
+      mesh,
+    )
   programs = {
     name: sampling(share, parts.task, num_rows=rows)
     for name, rows in sampled.items()

@@ -32,8 +32,13 @@ def iterate_fn(
   shardings: iteration.RunState,
   mesh: jax.sharding.Mesh,
   act: sampler_mesh.ActFn,
-) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
+) -> tuple[
+  Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]],
+  Callable,
+]:
   """Returns the iteration, of arrays with a leading axis `[S]` of seeds.
+
+  Beside it, the second of the two programs that it calls.
 
   Args:
     parts: what an iteration is made of.
@@ -69,7 +74,7 @@ def iterate_fn(
     run, measured = remember_and_learn(run, generation, judgement.rewards)
     return run, measured | _measure(judgement, task.statuses)
 
-  return iterate
+  return iterate, remember_and_learn
 
 
 def evaluate_fn(
@@ -80,12 +85,14 @@ def evaluate_fn(
   num_prompts: int,
   num_samples: int,
   move_fn: Callable[[Callable], Callable],
-) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
+) -> tuple[
+  Callable[[iteration.RunState], tuple[base.Array, base.Array]], Callable
+]:
   """Returns the evaluation: whether each answer is right, 1 or 0.
 
-  The arguments are those of `iterate_fn`, P and n, and `move_fn`, which takes
-  a program to the mesh of the sampler; the result is greedy `[S, P, 1]` and
-  sampled `[S, P, n]`.
+  Beside it, the program that it calls. The arguments are those of `iterate_fn`,
+  P and n, and `move_fn`, which takes a program to the mesh of the sampler; the
+  result is greedy `[S, P, 1]` and sampled `[S, P, n]`.
   """
 
   def of_one_seed(params, seed, prompts):
@@ -119,7 +126,7 @@ def evaluate_fn(
     )
     return jnp.asarray(greedy, jnp.float32), jnp.asarray(sampled, jnp.float32)
 
-  return score
+  return score, program
 
 
 def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:

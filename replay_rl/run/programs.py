@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ class Programs(NamedTuple):
   evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; of a
     task in text, 1 for a right answer and 0 for a wrong one.
   samples: run -> rollouts of its buffer to look at.
+  jitted: the functions that these four call and that JAX compiles, by name:
+    'init', 'samples', 'evaluate' and 'iterate', or in place of that 'act' and
+    'remember_and_learn' of a task in text. They can be lowered alone, but
+    where there is a mesh of the sampler.
   """
 
   init: Callable[[base.PyTree, base.Array], iteration.RunState]
@@ -39,6 +44,7 @@ class Programs(NamedTuple):
   ]
   evaluate: Callable[[iteration.RunState], tuple[base.Array, base.Array]]
   samples: Callable[[iteration.RunState], samples_lib.Samples]
+  jitted: Mapping[str, Any]
 
 
 def build(
@@ -94,7 +100,7 @@ def build(
     )
 
   if isinstance(parts.task, task_lib.TextTask):
-    iterate = host_judged.iterate_fn(
+    iterate, learn = host_judged.iterate_fn(
       parts,
       parts.task,
       over_seeds=over_seeds,
@@ -102,7 +108,7 @@ def build(
       mesh=mesh,
       act=act,
     )
-    score = host_judged.evaluate_fn(
+    score, evaluation = host_judged.evaluate_fn(
       parts,
       parts.task,
       over_seeds=over_seeds,
@@ -110,6 +116,7 @@ def build(
       num_samples=num_eval_samples,
       move_fn=move,
     )
+    jitted = {'act': act, 'remember_and_learn': learn, 'evaluate': evaluation}
   else:
     iterate = _iterate_fn(
       parts,
@@ -126,14 +133,18 @@ def build(
         num_samples=num_eval_samples,
       )
     )
+    jitted = {'iterate': iterate, 'evaluate': score}
+  jitted['init'] = jax.jit(init, out_shardings=shardings)
+  jitted['samples'] = jax.jit(
+    lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
+    out_shardings=whole,
+  )
   return Programs(
-    init=jax.jit(init, out_shardings=shardings),
+    init=jitted['init'],
     iterate=iterate,
     evaluate=score,
-    samples=jax.jit(
-      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
-      out_shardings=whole,
-    ),
+    samples=jitted['samples'],
+    jitted=jitted,
   )
 
 

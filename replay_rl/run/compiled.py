@@ -1,0 +1,223 @@
+"""Compiles the programs of a run for devices that need not be there.
+
+Nothing is allocated: arguments are shapes with shardings, and the devices of
+the mesh may be a description, as `topology` gives. Bytes are of one device.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replay_rl import base
+from replay_rl.run import config as config_lib
+from replay_rl.run import hlo
+from replay_rl.run import hlo_costs
+from replay_rl.run import iteration
+from replay_rl.run import programs as programs_lib
+from replay_rl.tasks import task as task_lib
+
+
+class Memory(NamedTuple):
+  """Bytes on each device, by what XLA sets aside for one program.
+
+  arguments, outputs: with the padding of the device's layout.
+  aliased: outputs in the place of arguments, which are donated.
+  temporaries: one block for all that the program computes on the way.
+  code: the program itself.
+  rest_of_run: of the run, which stays, what is not among the arguments.
+  """
+
+  arguments: int
+  outputs: int
+  aliased: int
+  temporaries: int
+  code: int
+  rest_of_run: int
+
+  @property
+  def peak(self) -> int:
+    """Bytes that are taken while the program runs."""
+    return sum(self) - 2 * self.aliased
+
+
+class Program(NamedTuple):
+  """A program as it was compiled.
+
+  name: as in `programs.Programs.jitted`; 'checkpoint' copies the run.
+  memory: None if it did not compile.
+  flops: of its matrix products on one device, loops included.
+  collectives: what the devices exchange; None if XLA could not write the
+    program down.
+  error: why it did not compile, or could not be read; None if all went well.
+  seconds: that compiling took.
+  """
+
+  name: str
+  memory: Memory | None
+  flops: hlo.Times | None
+  collectives: list[hlo_costs.Collective] | None
+  error: str | None
+  seconds: float
+
+
+def measure(
+  name: str,
+  function: Any,
+  *arguments: base.PyTree,
+  mesh: jax.sharding.Mesh,
+  size_of_run: int,
+) -> tuple[Program, jax.stages.Compiled | None]:
+  """Compiles a function; returns what it needs, and itself if it compiles.
+
+  Args:
+    name: to report it by.
+    function: jitted.
+    *arguments: pytrees of `jax.ShapeDtypeStruct`s.
+    mesh: current while the function is traced.
+    size_of_run: bytes of the run on each device; 0 for a program that makes it.
+  """
+  with jax.set_mesh(mesh):
+    lowered = function.lower(*arguments)
+  started = time.perf_counter()
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    seconds = time.perf_counter() - started
+    return Program(name, None, None, None, _first_line(error), seconds), None
+  seconds = time.perf_counter() - started
+  analysis = compiled.memory_analysis()
+  assert analysis is not None
+  memory = Memory(
+    arguments=analysis.argument_size_in_bytes,
+    outputs=analysis.output_size_in_bytes,
+    aliased=analysis.alias_size_in_bytes,
+    temporaries=analysis.temp_size_in_bytes,
+    code=analysis.generated_code_size_in_bytes,
+    rest_of_run=max(0, size_of_run - analysis.argument_size_in_bytes),
+  )
+  program = Program(name, memory, None, None, None, seconds)
+  try:
+    module = hlo.parse(compiled.as_text() or '')
+  except jax.errors.JaxRuntimeError as error:
+    return program._replace(error=_first_line(error)), compiled
+  return (
+    program._replace(
+      flops=hlo_costs.flops(module),
+      collectives=hlo_costs.collectives(module),
+    ),
+    compiled,
+  )
+
+
+def programs(
+  config: config_lib.Config, parts: iteration.Parts, mesh: jax.sharding.Mesh
+) -> Iterator[Program]:
+  """Yields each program of a run, in the order in which a run needs them.
+
+  Ends after the first if it does not compile: without 'init' there is no run.
+
+  Args:
+    config: the run.
+    parts: what was built from it.
+    mesh: the devices.
+  """
+  # Not while the mesh is current: no array can be made on a description.
+  jitted = programs_lib.build(
+    parts,
+    num_seeds=config.num_seeds,
+    vmap_seeds=config.vmap_seeds,
+    num_eval_prompts=config.evaluation.num_prompts,
+    num_eval_samples=config.evaluation.num_samples,
+    num_shown=config.logging.num_samples,
+    mesh=mesh,
+  ).jitted
+  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
+  seeds = jax.ShapeDtypeStruct((config.num_seeds,), np.uint32)
+  with jax.set_mesh(mesh):
+    run = jitted['init'].eval_shape(params, seeds)
+  if config.model.checkpoint is not None:
+    # They are read to where the run will have them.
+    params = jax.tree.map(_of_one_seed, run.learner.params)
+  first, _ = measure(
+    'init', jitted['init'], params, seeds, mesh=mesh, size_of_run=0
+  )
+  yield first
+  if first.memory is None:
+    return
+  compile_one = functools.partial(
+    measure, mesh=mesh, size_of_run=first.memory.outputs
+  )
+  if isinstance(parts.task, task_lib.TextTask):
+    yield from _judged_on_host(compile_one, jitted, run, parts, mesh)
+  else:
+    yield compile_one('iterate', jitted['iterate'], run)[0]
+  if config.evaluation.every:
+    prompts = ()
+    if isinstance(parts.task, task_lib.TextTask):
+      found = parts.task.prompts_fn(0, 0, config.evaluation.num_prompts)
+      prompts = (jax.tree.map(_shape, found),)
+    yield compile_one('evaluate', jitted['evaluate'], run, *prompts)[0]
+  if config.logging.samples_every:
+    yield compile_one('samples', jitted['samples'], run)[0]
+  # What `checkpoint.save` holds: a copy of each array, beside the run.
+  copy = jax.jit(lambda run: jax.tree.map(jnp.copy, run))
+  yield compile_one('checkpoint', copy, run)[0]
+
+
+def _judged_on_host(
+  compile_one: Callable,
+  jitted: Mapping[str, Any],
+  run: iteration.RunState,
+  parts: iteration.Parts,
+  mesh: jax.sharding.Mesh,
+) -> Iterator[Program]:
+  """Yields the two programs with the verifier between them."""
+  assert isinstance(parts.task, task_lib.TextTask)
+  num_seeds = run.seed.shape[0]
+  prompts = jax.tree.map(
+    lambda leaf: _shape(np.stack([leaf] * num_seeds)),
+    parts.task.prompts_fn(0, 0, parts.num_prompts),
+  )
+  program, compiled = compile_one('act', jitted['act'], run, prompts)
+  yield program
+  with jax.set_mesh(mesh):
+    _, generation = jitted['act'].eval_shape(run, prompts)
+  if compiled is not None:
+    # What it returns stays where the compiler put it.
+    generation = jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding
+      ),
+      generation,
+      compiled.output_shardings[1],
+    )
+  rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
+  learner = jitted['remember_and_learn']
+  yield compile_one('remember_and_learn', learner, run, generation, rewards)[0]
+
+
+def _shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _of_one_seed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+  """Returns a weight without its axis of seeds."""
+  found = leaf.sharding
+  assert isinstance(found, jax.sharding.NamedSharding)
+  return jax.ShapeDtypeStruct(
+    leaf.shape[1:],
+    leaf.dtype,
+    sharding=found.update(spec=jax.sharding.PartitionSpec(*found.spec[1:])),
+  )
+
+
+def _first_line(error: Exception) -> str:
+  return str(error).splitlines()[0]

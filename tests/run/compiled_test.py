@@ -1,0 +1,212 @@
+"""Tests of compiling a run whose arrays do not exist."""
+
+import math
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.run import budget
+from replay_rl.run import build
+from replay_rl.run import compiled
+from replay_rl.run import config as config_lib
+from replay_rl.run import hlo
+from replay_rl.run import mesh as mesh_lib
+from tests import tiny
+
+_TWO = {'data': 1, 'fsdp': 2, 'tensor': 1}
+
+
+def text_config(**changes) -> config_lib.Config:
+  """Returns a run whose files are not there."""
+  text = config_lib.Text(
+    problems='/absent',
+    split='train',
+    evaluation_problems='/absent',
+    evaluation_split='test',
+    tokenizer='/absent',
+    template='{problem}',
+    use_chat_template=False,
+    system_message=None,
+    max_prompt_tokens=6,
+    drop_long_prompts=True,
+    max_new_tokens=4,
+    reward='correctness()',
+    num_workers=1,
+    answer_timeout=1.0,
+    memory_limit=2**31,
+    max_answer_chars=10,
+  )
+  return tiny.config(
+    task='problems()',
+    text=text,
+    model__vocab_size=32,
+    model__checkpoint='/absent',
+    warm_start__num_steps=0,
+    **changes,
+  )
+
+
+def _programs(config, mesh_shape):
+  mesh = mesh_lib.make(mesh_shape)
+  parts = build.parts(config, task=budget.task_of(config))
+  found = compiled.programs(config, parts, mesh)
+  return parts, mesh, {program.name: program for program in found}
+
+
+def _kept(config, parts, mesh) -> int:
+  memory = budget.memory(config, parts, budget.abstract_mesh(mesh.shape))
+  return sum(memory.kept.values())
+
+
+class RunTest(parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.config = text_config(num_seeds=2)
+    cls.parts, cls.mesh, cls.programs = _programs(cls.config, _TWO)
+
+  def test_every_program_of_a_run_compiles_in_the_order_of_the_run(self):
+    self.assertEqual(
+      list(self.programs),
+      [
+        'init',
+        'act',
+        'remember_and_learn',
+        'evaluate',
+        'samples',
+        'checkpoint',
+      ],
+    )
+    for program in self.programs.values():
+      self.assertIsNone(program.error)
+      self.assertIsNotNone(program.collectives)
+      self.assertGreater(program.seconds, 0)
+
+  def test_a_run_takes_what_the_plan_says_that_it_keeps(self):
+    # Counters and the ledger are not in the plan.
+    kept = _kept(self.config, self.parts, self.mesh)
+    found = self.programs['init'].memory.outputs
+    self.assertBetween(found, kept, kept + 4096)
+
+  def test_weights_of_a_checkpoint_are_split_before_the_run_is_made(self):
+    params = jax.eval_shape(self.parts.init_params_fn, jax.random.key(0))
+    whole = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    found = self.programs['init'].memory.arguments
+    self.assertBetween(found, whole / 2, 0.6 * whole)
+
+  @parameterized.parameters('act', 'remember_and_learn')
+  def test_the_run_is_donated(self, name):
+    memory = self.programs[name].memory
+    run = self.programs['init'].memory.outputs
+    self.assertBetween(memory.aliased, 0.9 * run, run)
+    self.assertLess(memory.rest_of_run, 0.1 * run)
+
+  def test_what_a_program_does_not_read_stays_beside_it(self):
+    run = self.programs['init'].memory.outputs
+    for name in ('evaluate', 'samples'):
+      memory = self.programs[name].memory
+      self.assertEqual(memory.arguments + memory.rest_of_run, run, name)
+      self.assertGreater(memory.rest_of_run, run / 4, name)
+    self.assertEqual(self.programs['init'].memory.rest_of_run, 0)
+
+  def test_a_checkpoint_is_a_copy(self):
+    memory = self.programs['checkpoint'].memory
+    run = self.programs['init'].memory.outputs
+    self.assertEqual(memory.outputs, run)
+    self.assertBetween(memory.arguments, 0.98 * run, run)
+    self.assertEqual(self.programs['checkpoint'].collectives, [])
+
+  def test_the_learner_reduces_over_the_devices(self):
+    kinds = {
+      found.kind for found in self.programs['remember_and_learn'].collectives
+    }
+    self.assertIn('all-reduce', kinds)
+
+  def test_flops_grow_with_the_loops(self):
+    # Two seeds, two updates each, of 8 rows and 9 positions: products alone,
+    # forward and backward, are 6 FLOPs for each weight of a product.
+    flops = self.programs['remember_and_learn'].flops
+    shape = self.parts.transformer
+    weights = (
+      shape.d_model * shape.head_dim * (2 * shape.num_heads + 2 * 2)
+      + 3 * shape.d_model * shape.d_ff
+      + shape.d_model * shape.vocab_size
+    )
+    ideal = 2 * 2 * 6 * 8 * 9 * weights / 2
+    self.assertBetween(flops.number, ideal, 4 * ideal)
+    self.assertEqual(flops.certainty, hlo.EXACT)
+    self.assertEqual(self.programs['act'].flops.certainty, hlo.AT_MOST)
+
+
+class ProgramsTest(parameterized.TestCase):
+  def test_a_task_in_jax_is_one_program_and_what_is_off_is_left_out(self):
+    config = tiny.config(evaluation__every=0, logging__samples_every=0)
+    _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
+    self.assertEqual(list(programs), ['init', 'iterate', 'checkpoint'])
+    self.assertEqual(programs['iterate'].collectives, [])
+    self.assertGreater(programs['iterate'].flops.number, 0)
+
+  def test_nothing_follows_a_run_that_cannot_be_made(self):
+    failure = jax.errors.JaxRuntimeError('no room\nat all')
+    config = tiny.config()
+    with mock.patch.object(jax.stages.Lowered, 'compile', side_effect=failure):
+      _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
+    (program,) = programs.values()
+    self.assertEqual(program.name, 'init')
+    self.assertEqual(program.error, 'no room')
+    self.assertIsNone(program.memory)
+
+  def test_no_mesh_is_left_behind_when_one_stops_early(self):
+    config = tiny.config()
+    mesh = mesh_lib.make(_TWO)
+    found = compiled.programs(config, build.parts(config), mesh)
+    next(found)
+    self.assertTrue(jax.sharding.get_mesh().empty)
+
+
+class MeasureTest(parameterized.TestCase):
+  def _measure(self, function, size_of_run=0, **options):
+    shape = jax.ShapeDtypeStruct((4, 4), jnp.float32)
+    return compiled.measure(
+      'f',
+      jax.jit(function, **options),
+      shape,
+      mesh=mesh_lib.make({'data': 1, 'fsdp': 1, 'tensor': 1}),
+      size_of_run=size_of_run,
+    )
+
+  def test_the_peak_counts_what_is_donated_once(self):
+    plain, _ = self._measure(lambda x: x + 1)
+    donated, _ = self._measure(lambda x: x + 1, donate_argnums=0)
+    self.assertEqual(plain.memory.arguments, 64)
+    self.assertEqual(plain.memory.outputs, 64)
+    self.assertEqual(plain.memory.peak - donated.memory.peak, 64)
+    memory = compiled.Memory(1, 20, 15, 300, 4000, 50000)
+    self.assertEqual(memory.peak, 1 + 20 - 15 + 300 + 4000 + 50000)
+
+  def test_the_rest_of_the_run_is_never_negative(self):
+    found, _ = self._measure(lambda x: x + 1, size_of_run=100)
+    self.assertEqual(found.memory.rest_of_run, 36)
+    found, _ = self._measure(lambda x: x + 1, size_of_run=10)
+    self.assertEqual(found.memory.rest_of_run, 0)
+
+  def test_a_program_that_cannot_be_written_down_has_a_memory(self):
+    failure = jax.errors.JaxRuntimeError('unknown\nthing')
+    with mock.patch.object(jax.stages.Compiled, 'as_text', side_effect=failure):
+      found, executable = self._measure(lambda x: x + 1)
+    self.assertEqual(found.memory.arguments, 64)
+    self.assertIsNone(found.collectives)
+    self.assertEqual(found.error, 'unknown')
+    self.assertIsNotNone(executable)
+
+  def test_all_is_well_with_a_plain_program(self):
+    found, _ = self._measure(lambda x: x @ x)
+    self.assertIsNone(found.error)
+    self.assertEqual(found.flops, hlo.Times(2 * math.prod([4] * 3), hlo.EXACT))
+
+
+if __name__ == '__main__':
+  absltest.main()
