@@ -4,13 +4,15 @@ Pure functions on `base.BufferState`; the pytree of rollouts may be any. What to
 keep and what to sample are decided by the caller, see `rules` and `sampling`.
 Donate the state to every function that returns one, and inside one jit insert
 before sampling: a read of rows that are overwritten later in the same program
-makes XLA copy the whole buffer.
+makes XLA copy the whole buffer. On a mesh the rows are split along the slots,
+see `storage`.
 """
 
 import jax
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl.replay import storage
 
 MIN_PRIORITY = 1e-30  # Smaller floats are flushed to zero by some backends.
 MAX_PRIORITY = 1e30
@@ -83,17 +85,18 @@ def insert(
     is_valid = jnp.ones(batch_size, bool)
   _check_vector('priorities', priorities, batch_size, jnp.float32)
   _check_vector('is_valid', is_valid, batch_size, jnp.bool_)
+  is_valid_B = storage.whole(is_valid)
 
   # One scatter for every case. On CPU it is faster than a dynamic slice update;
   # a lax.cond between the two copies the whole buffer under vmap.
-  rank_B = jnp.cumsum(is_valid, dtype=jnp.int32) - 1
+  rank_B = jnp.cumsum(is_valid_B, dtype=jnp.int32) - 1
   if keep_scores is None:
     slots_B = (state.next_slot + rank_B) % capacity
   else:
-    slots_B = _overwrite_order(state, keep_scores)[rank_B]
-  slots_B = jnp.where(is_valid, slots_B, capacity)  # A rank may be -1.
-  priorities_B, is_repaired_B = _repair(priorities)
-  num_stored = jnp.sum(is_valid, dtype=jnp.int32)
+    slots_B = _overwrite_order(state, storage.whole(keep_scores))[rank_B]
+  slots_B = jnp.where(is_valid_B, slots_B, capacity)  # A rank may be -1.
+  priorities_B, is_repaired_B = _repair(storage.whole(priorities))
+  num_stored = jnp.sum(is_valid_B, dtype=jnp.int32)
 
   def put(old_C, new_B):
     return old_C.at[slots_B].set(new_B, mode='drop')
@@ -102,7 +105,7 @@ def insert(
   if keep_scores is None:
     next_slot = (next_slot + num_stored) % capacity
   state = base.BufferState(
-    rollouts=jax.tree.map(put, state.rollouts, rollouts),
+    rollouts=storage.write_rows(state.rollouts, slots_B, rollouts),
     is_valid=put(state.is_valid, True),
     insert_index=put(
       state.insert_index, state.num_inserted + rank_B.astype(jnp.uint32)
@@ -113,7 +116,7 @@ def insert(
     next_slot=next_slot,
     num_inserted=state.num_inserted + num_stored.astype(jnp.uint32),
     num_repaired_priorities=state.num_repaired_priorities
-    + jnp.sum(is_repaired_B & is_valid, dtype=jnp.uint32),
+    + jnp.sum(is_repaired_B & is_valid_B, dtype=jnp.uint32),
   )
   return state, slots_B
 
@@ -154,11 +157,13 @@ def sample(
     raise ValueError(
       f'batch_size={batch_size} must be in [1, capacity={capacity}].'
     )
-  drawn = draw(rng_key, jnp.where(state.is_valid, weights, 0.0), batch_size)
-  rollouts = jax.tree.map(
-    lambda leaf: leaf.at[drawn.slots].get(mode='clip'), state.rollouts
+  # Fused with what made the weights, the draw would round differently in each
+  # program.
+  weights_C = jax.lax.optimization_barrier(
+    storage.whole(jnp.where(state.is_valid, weights, 0.0))
   )
-  return base.Sample(rollouts, *drawn)
+  drawn = storage.whole(draw(rng_key, weights_C, batch_size))
+  return base.Sample(storage.read_rows(state.rollouts, drawn.slots), *drawn)
 
 
 def mark_sampled(
@@ -194,7 +199,7 @@ def update_priorities(
   """
   slots_B = _drop_negative(state, slots)
   _check_vector('priorities', priorities, slots.shape[0], jnp.float32)
-  priorities_B, is_repaired_B = _repair(priorities)
+  priorities_B, is_repaired_B = _repair(storage.whole(priorities))
   is_repaired_B &= slots_B < _capacity(state)
   cleared_C = state.priorities.at[slots_B].set(0.0, mode='drop')
   return state._replace(
@@ -256,6 +261,7 @@ def _repair(priorities_B: base.Array) -> tuple[base.Array, base.Array]:
 def _drop_negative(state: base.BufferState, slots_B: base.Array) -> base.Array:
   # A negative index counts from the end, even with mode='drop'.
   _check_vector('slots', slots_B, slots_B.shape[0], jnp.int32)
+  slots_B = storage.whole(slots_B)
   return jnp.where(slots_B < 0, _capacity(state), slots_B)
 
 

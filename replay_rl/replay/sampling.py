@@ -5,7 +5,7 @@ cheap beside an update. Weights that are NaN, infinite or negative count as 0,
 and a slot of weight 0 is never drawn. The draws come in an order of which every
 prefix is fair: its slots have the same probabilities as those of all draws.
 
-Letters of this module: N blocks of K slots each.
+Letters of this module: N blocks of K slots each; T private shards.
 """
 
 import jax
@@ -16,9 +16,9 @@ from replay_rl import base
 # Rows summed together. Fixed, so that a draw does not depend on how the slots
 # are divided among devices; 128 is the lane width of a TPU.
 BLOCK_SIZE = 128
-# The largest divisor of which the reciprocal is not denormal: compilers divide
-# by multiplying with it, and it would be flushed to zero.
-_MAX_SCALE = 2.0**126
+# The powers of two of which neither they nor their reciprocals are denormal:
+# compilers divide by multiplying with it, and it would be flushed to zero.
+_MIN_SCALE, _MAX_SCALE = 2.0**-126, 2.0**126
 
 
 def blocked_inverse_cdf(
@@ -104,8 +104,75 @@ def gumbel_top_k(
   return _draw(scaled(weights), slots_B, keys_B > -jnp.inf, num_eligible)
 
 
+def private_shards(
+  rng_key: base.Array,
+  weights: base.Array,
+  num_draws: int,
+  *,
+  num_shards: int,
+  stratified: bool,
+) -> base.Draw:
+  """Draws equally many slots from each of several shards, with replacement.
+
+  "Efficient RL Training for LLMs with Experience Replay" (arXiv 2604.08706):
+  each of T trainers has a buffer of C / T slots of its own and draws B / T
+  rows from it. Slot i is of shard i mod T, so that a ring gives every shard
+  its share of each insert.
+
+  Slot i of shard s is drawn with probability w_i / (T sum(w of s)), where T
+  counts the shards that have an eligible slot. That is w_i / sum(w) only if
+  all shards weigh the same.
+
+  Args:
+    rng_key: random key, consumed.
+    weights: `[C]` float32.
+    num_draws: B.
+    num_shards: T. It divides B and C, and has nothing to do with the devices.
+    stratified: as of `blocked_inverse_cdf`, within each shard.
+
+  Returns:
+    `base.Draw` of B draws, round by round, one of each shard in random order.
+    B / T of them are invalid, and last, for each shard without eligible slot.
+
+  Raises:
+    ValueError: if `num_shards` is below 1 or does not divide B and C.
+  """
+  _check_weights(weights)
+  capacity = weights.shape[0]
+  if num_shards < 1 or capacity % num_shards or num_draws % num_shards:
+    raise ValueError(
+      f'num_shards={num_shards} must be at least 1 and divide both '
+      f'capacity={capacity} and num_draws={num_draws}.'
+    )
+  shards_key, draws_key = jax.random.split(rng_key)
+  shards_T = jax.random.permutation(shards_key, num_shards).astype(jnp.int32)
+  drawn = jax.vmap(
+    lambda rng_key, weights: blocked_inverse_cdf(
+      rng_key, weights, num_draws // num_shards, stratified=stratified
+    )
+  )(
+    jax.random.split(draws_key, num_shards),
+    weights.reshape(-1, num_shards).T[shards_T],
+  )
+
+  num_drawn_from = jnp.sum(drawn.num_eligible > 0, dtype=jnp.float32)
+  slots_TB = drawn.slots * num_shards + shards_T[:, None]
+  slots_B = jnp.where(drawn.is_valid, slots_TB, capacity).T.reshape(-1)
+  share = 1.0 / jnp.maximum(num_drawn_from, 1.0)
+  probs_B = drawn.probs.T.reshape(-1) * share
+  is_valid_B = drawn.is_valid.T.reshape(-1)
+  # Stable, so that the rounds stay in order.
+  order_B = jnp.argsort(~is_valid_B, stable=True)
+  return base.Draw(
+    slots_B[order_B],
+    probs_B[order_B],
+    is_valid_B[order_B],
+    jnp.sum(drawn.num_eligible, dtype=jnp.int32),
+  )
+
+
 def scaled(weights: base.Array) -> base.Array:
-  """Returns `[C]` weights with the largest near 1, so that sums are finite."""
+  """Returns `[C]` weights, the largest in [1, 4), so that sums are finite."""
   return jnp.where(_is_eligible(weights), weights, 0.0) / _scale(weights)
 
 
@@ -136,8 +203,17 @@ def _is_eligible(weights_C: base.Array) -> base.Array:
 
 
 def _scale(weights_C: base.Array) -> base.Array:
+  """Returns the power of two next to the largest weight.
+
+  A program may divide by it, or multiply with its reciprocal, or fuse that into
+  a sum: all are exact, so every program gets the same bits.
+  """
   largest = jnp.max(jnp.where(_is_eligible(weights_C), weights_C, 0.0))
-  return jnp.where(largest > 0, jnp.minimum(largest, _MAX_SCALE), 1.0)
+  bits = jax.lax.bitcast_convert_type(
+    jnp.clip(largest, _MIN_SCALE, _MAX_SCALE), jnp.int32
+  )
+  exponent_bits = bits & 0x7F800000
+  return jax.lax.bitcast_convert_type(exponent_bits, jnp.float32)
 
 
 def _draw(
@@ -150,7 +226,9 @@ def _draw(
   weights_B = scaled_C.at[slots_B].get(mode='fill', fill_value=0.0)
   # Nothing is drawn where the sum is zero.
   sum_weights = jnp.where(num_eligible > 0, jnp.sum(scaled_C), 1.0)
-  return base.Draw(slots_B, weights_B / sum_weights, is_valid_B, num_eligible)
+  # Some programs would divide and others multiply with the reciprocal.
+  probs_B = weights_B * (1.0 / sum_weights)
+  return base.Draw(slots_B, probs_B, is_valid_B, num_eligible)
 
 
 def _check_weights(weights: base.Array) -> None:

@@ -10,15 +10,17 @@ import jax
 import numpy as np
 
 from replay_rl import base
+from replay_rl.replay import storage
 
 AXES = ('data', 'fsdp', 'tensor')
 
 # Logical axis -> mesh axes it is split over. An axis that is not named here is
-# whole on every device. Rows of a batch are split, and so are the weights; the
-# buffer is whole, because a plain gather from a split one would collect all.
+# whole on every device. Slots are an axis of the rows that the buffer holds;
+# what is one number per slot is whole, see `replay.storage`.
 RULES: Mapping[str, tuple[str, ...]] = {
   'rows': ('data', 'fsdp'),
   'rows_by_channel': ('data',),  # Where fsdp splits the channels of the rows.
+  'slots': storage.SLOT_AXES,
   'vocab': ('tensor',),
   'embed': ('fsdp',),
   'heads': ('tensor',),

@@ -4,6 +4,7 @@ import jax
 import optax
 
 from replay_rl import base
+from replay_rl.replay import storage
 from replay_rl.run import iteration
 from replay_rl.run import mesh as mesh_lib
 
@@ -36,15 +37,19 @@ def of_run(
 ) -> iteration.RunState:
   """Returns the sharding of each array of a run with a leading axis of seeds.
 
-  Weights and what the optimizer keeps for them are split by the rules of
-  `mesh.RULES`; all else is whole on every device.
+  Weights, what the optimizer keeps for them, and the rows of the buffer are
+  split by the rules of `mesh.RULES`; all else is whole on every device.
 
   Args:
     run: arrays or `jax.ShapeDtypeStruct`s.
     param_axes: the logical axes of each weight, as `model.logical_axes` gives.
     optimizer: whose state the run holds.
     mesh: the devices.
+
+  Raises:
+    ValueError: if the mesh does not divide the capacity of the buffer.
   """
+  storage.check_capacity(run.buffer.is_valid.shape[1], mesh)
   whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def split(num_leading_axes):
@@ -58,8 +63,13 @@ def of_run(
     split(1),
     transform_non_params=lambda _: whole,
   )
+  rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec([None, 'slots']))
+  rollouts = jax.tree.map(
+    lambda leaf: rows if leaf.ndim > 2 else whole, run.buffer.rollouts
+  )
   shardings = shardings._replace(
-    learner=shardings.learner._replace(params=split(1), opt_state=opt_state)
+    learner=shardings.learner._replace(params=split(1), opt_state=opt_state),
+    buffer=shardings.buffer._replace(rollouts=rollouts),
   )
   if run.delay_line is None:
     return shardings

@@ -6,6 +6,18 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl.replay import buffer
+from replay_rl.replay import storage
+from replay_rl.run import mesh as mesh_lib
+
+# Each with the number of its shards.
+MESHES = (
+  ((1, 1, 1), 1),
+  ((2, 1, 1), 2),
+  ((1, 4, 1), 4),
+  ((2, 2, 2), 4),
+  ((1, 1, 8), 1),
+  ((2, 4, 1), 8),
+)
 
 
 def make_rows(ids, num_tokens=3) -> base.Rollout:
@@ -35,3 +47,28 @@ def filled(capacity: int, num_rows: int) -> base.BufferState:
     priorities=jnp.ones(num_rows),
   )
   return state
+
+
+def make_mesh(shape: tuple[int, int, int]) -> jax.sharding.Mesh:
+  return mesh_lib.make(dict(zip(mesh_lib.AXES, shape, strict=True)))
+
+
+def shardings(stored: base.PyTree, mesh: jax.sharding.Mesh) -> base.PyTree:
+  """Where the leaves of a storage, or of a buffer, live on a mesh."""
+  return jax.tree.map(
+    lambda leaf: jax.NamedSharding(
+      mesh, jax.P(storage.SLOT_AXES) if leaf.ndim > 1 else jax.P()
+    ),
+    stored,
+  )
+
+
+def shapes_on(stored: base.PyTree, mesh: jax.sharding.Mesh) -> base.PyTree:
+  """The shapes of a storage, or of a buffer, on a mesh."""
+  return jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding
+    ),
+    stored,
+    shardings(stored, mesh),
+  )

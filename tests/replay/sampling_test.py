@@ -97,11 +97,24 @@ class FirstHitTest(parameterized.TestCase):
     self.assertEqual(int(hit), 0)
 
 
-class ScaledTest(absltest.TestCase):
-  def test_the_largest_becomes_one_and_bad_weights_zero(self):
-    weights = floats(1e30, 5e29, 0, NAN, INF, -INF, -1, 2.5e29)
-    np.testing.assert_allclose(
-      sampling.scaled(weights), [1, 0.5, 0, 0, 0, 0, 0, 0.25], rtol=1e-6
+class ScaledTest(parameterized.TestCase):
+  def test_the_scale_is_a_power_of_two_and_bad_weights_become_zero(self):
+    weights = floats(1e30, 5e29, 0, NAN, INF, -INF, -1, 3)
+    expected = [1e30, 5e29, 0, 0, 0, 0, 0, 3]
+    np.testing.assert_array_equal(
+      sampling.scaled(weights), np.float32(expected) / np.float32(2.0**99)
+    )
+
+  @parameterized.parameters(
+    (1.0, 1.0),
+    (0.99, 1.98),
+    (2.0**-126, 1.0),
+    (2.0**127, 2.0),
+    (3e38, 3e38 / 2.0**126),
+  )
+  def test_the_largest_becomes_at_least_one_and_below_four(self, largest, to):
+    self.assertEqual(
+      sampling.scaled(floats(largest, 0))[0], np.float32(to), largest
     )
 
   def test_no_eligible_weight_gives_zeros(self):

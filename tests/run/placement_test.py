@@ -60,9 +60,21 @@ class PlacementTest(absltest.TestCase):
   def test_all_else_is_whole_on_every_device(self):
     specs = _specs()
     self.assertIsNone(specs.delay_line)
-    rest = specs.seed, specs.iteration, specs.buffer, specs.ledger
-    for spec in jax.tree.leaves((rest, specs.learner.step)):
+    rest = specs.seed, specs.iteration, specs.learner.step, specs.ledger
+    numbers = specs.buffer._replace(rollouts=specs.buffer.rollouts[3:])
+    for spec in jax.tree.leaves((rest, numbers)):
       self.assertEqual(spec, jax.P())
+
+  def test_rows_of_the_buffer_are_split_along_the_slots(self):
+    rollouts = _specs().buffer.rollouts
+    for spec in rollouts.tokens, rollouts.loss_mask, rollouts.behavior_logprobs:
+      self.assertEqual(spec, jax.P(None, ('data', 'fsdp')))
+
+  def test_a_mesh_that_does_not_divide_the_capacity_is_refused(self):
+    with self.assertRaisesRegex(
+      ValueError, r'capacity=34: the 4 shards .*data=2 x fsdp=2'
+    ):
+      _specs(replay__capacity=34)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,173 @@
+"""Tests of draws from private shards."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.replay import sampling
+from tests.replay import sampling_test
+
+NUM_SHARDS = 4
+IID, STRATIFIED = (
+  functools.partial(
+    sampling.private_shards, num_shards=NUM_SHARDS, stratified=stratified
+  )
+  for stratified in (False, True)
+)
+draw_jit = sampling_test.draw_jit
+
+
+def formula(weights) -> np.ndarray:
+  """w_i / (T sum of its shard), T of the shards that have weight."""
+  weights = np.asarray(weights, np.float64)
+  sums = np.zeros(NUM_SHARDS)
+  for slot, weight in enumerate(weights):
+    sums[slot % NUM_SHARDS] += weight
+  probs = [
+    weight / sums[slot % NUM_SHARDS] if weight else 0.0
+    for slot, weight in enumerate(weights)
+  ]
+  return np.array(probs) / np.count_nonzero(sums)
+
+
+def skewed_weights(capacity=400) -> np.ndarray:
+  """Some slots are masked, and one shard weighs eight times as much."""
+  rng = np.random.default_rng(0)
+  weights = rng.exponential(size=capacity).astype(np.float32)
+  weights = np.maximum(weights, 0.05)
+  weights[rng.random(capacity) < 0.3] = 0
+  weights[1::NUM_SHARDS] *= 8
+  return weights
+
+
+class PrivateShardsTest(parameterized.TestCase):
+  @parameterized.parameters(IID, STRATIFIED)
+  def test_each_round_has_a_slot_of_each_shard(self, draw):
+    first = set()
+    for seed in range(20):
+      drawn = draw_jit(jax.random.key(seed), jnp.ones(400), 32, draw)
+      self.assertTrue(np.all(drawn.is_valid))
+      shards = np.asarray(drawn.slots).reshape(8, NUM_SHARDS) % NUM_SHARDS
+      np.testing.assert_array_equal(np.sort(shards), [[0, 1, 2, 3]] * 8)
+      first.add(int(shards[0, 0]))
+    self.assertEqual(first, {0, 1, 2, 3})
+
+  def test_a_shard_is_drawn_from_by_its_weights_alone(self):
+    # Shard 0 has slots 0, 4, 8 and shard 3 has slots 3, 7, 11.
+    weights = (
+      jnp.zeros(12).at[jnp.array([0, 4, 3])].set(jnp.array([1.0, 3.0, 1e20]))
+    )
+    drawn = draw_jit(jax.random.key(0), weights, 40, IID)
+    slots, probs = np.asarray(drawn.slots), np.asarray(drawn.probs)
+    # Two shards have nothing: their 20 draws come last.
+    np.testing.assert_array_equal(drawn.is_valid, [True] * 20 + [False] * 20)
+    np.testing.assert_array_equal(slots[20:], [12] * 20)
+    np.testing.assert_array_equal(probs[20:], [0.0] * 20)
+    self.assertEqual(set(slots[:20].tolist()), {0, 3, 4})
+    self.assertEqual(np.sum(slots == 3), 10)
+    expected = {0: 0.125, 4: 0.375, 3: 0.5, 12: 0.0}
+    np.testing.assert_allclose(
+      probs, [expected[slot] for slot in slots], rtol=1e-6
+    )
+    self.assertEqual(int(drawn.num_eligible), 3)
+
+  def test_the_types_are_those_of_every_draw(self):
+    drawn = draw_jit(jax.random.key(0), jnp.ones(16), 8, IID)
+    self.assertEqual(
+      [leaf.dtype for leaf in drawn],
+      [jnp.dtype(t) for t in (jnp.int32, jnp.float32, bool, jnp.int32)],
+    )
+    self.assertEqual([leaf.shape for leaf in drawn], [(8,), (8,), (8,), ()])
+
+  def test_without_an_eligible_slot_nothing_is_valid(self):
+    drawn = draw_jit(jax.random.key(0), jnp.zeros(16), 8, IID)
+    np.testing.assert_array_equal(drawn.slots, [16] * 8)
+    np.testing.assert_array_equal(drawn.probs, [0.0] * 8)
+    self.assertFalse(np.any(drawn.is_valid))
+    self.assertEqual(int(drawn.num_eligible), 0)
+
+  @parameterized.product(draw=(IID, STRATIFIED), is_one_empty=(False, True))
+  def test_frequencies_follow_the_formula(self, draw, is_one_empty):
+    weights = skewed_weights()
+    if is_one_empty:
+      weights[2::NUM_SHARDS] = 0
+    counts = np.asarray(sampling_test.counts_of(0, weights, 30, 4096, draw))
+    # The draws of the empty shard.
+    self.assertEqual(counts[-1], 30 * 1024 if is_one_empty else 0)
+    probs = formula(weights)
+    self.assertLess(sampling_test.chi2_z(counts[:-1], probs), 4.0)
+    # Negative controls: slots 5 % off, and the draw from all slots together.
+    off = probs * np.where(np.arange(400) // NUM_SHARDS % 2, 1.05, 0.95)
+    self.assertGreater(sampling_test.chi2_z(counts[:-1], off), 6.0)
+    self.assertGreater(sampling_test.chi2_z(counts[:-1], weights), 100.0)
+
+  @parameterized.product(draw=(IID, STRATIFIED), is_one_empty=(False, True))
+  def test_the_reported_probs_are_the_formula(self, draw, is_one_empty):
+    weights = skewed_weights()
+    if is_one_empty:
+      weights[2::NUM_SHARDS] = 0
+    drawn = draw_jit(jax.random.key(0), jnp.asarray(weights), 256, draw)
+    expected = np.append(formula(weights), 0.0)[np.asarray(drawn.slots)]
+    np.testing.assert_allclose(drawn.probs, expected, rtol=1e-5)
+    self.assertEqual(int(drawn.num_eligible), np.count_nonzero(weights))
+
+  @parameterized.product(draw=(IID, STRATIFIED), length=(1, 6))
+  def test_the_first_draws_are_a_fair_sample(self, draw, length):
+    weights = skewed_weights(40)
+    weights[2::NUM_SHARDS] = 0
+
+    def first_of_16(rng_key, weights, num_draws):
+      def draw_one(rng_key):
+        drawn = draw(rng_key, weights, 16)
+        return drawn._replace(slots=drawn.slots[:length])
+
+      return jax.vmap(draw_one)(jax.random.split(rng_key, num_draws))
+
+    counts = sampling_test.counts_of(
+      0, jnp.asarray(weights), 2, 4096, first_of_16
+    )
+    counts = np.asarray(counts)
+    self.assertEqual(counts[-1], 0)  # What is invalid comes last.
+    z = sampling_test.chi2_z(counts[:-1], formula(weights))
+    self.assertLess(z, 4.0)
+
+  def test_stratified_draws_of_a_shard_are_one_of_each_stratum(self):
+    # Two draws of a shard of two blocks: one of each block.
+    size = sampling.BLOCK_SIZE
+    weights = jnp.ones(2 * size * NUM_SHARDS)
+    for seed in range(10):
+      drawn = draw_jit(jax.random.key(seed), weights, 8, STRATIFIED)
+      slots = np.asarray(drawn.slots)
+      for shard in range(NUM_SHARDS):
+        blocks = slots[slots % NUM_SHARDS == shard] // NUM_SHARDS // size
+        self.assertEqual(sorted(blocks.tolist()), [0, 1])
+
+  def test_one_shard_has_the_probs_of_the_whole_buffer(self):
+    weights = jnp.asarray(skewed_weights())
+    drawn = sampling.private_shards(
+      jax.random.key(0), weights, 5, num_shards=1, stratified=False
+    )
+    expected = np.asarray(weights)[np.asarray(drawn.slots)] / np.sum(weights)
+    np.testing.assert_allclose(drawn.probs, expected, rtol=1e-5)
+
+  @parameterized.parameters((3, 16, 6), (3, 9, 8), (0, 16, 8), (-4, 16, 8))
+  def test_shards_that_do_not_divide_raise(self, num_shards, capacity, draws):
+    with self.assertRaisesRegex(
+      ValueError,
+      f'num_shards={num_shards} .*capacity={capacity} and num_draws={draws}',
+    ):
+      sampling.private_shards(
+        jax.random.key(0),
+        jnp.ones(capacity),
+        draws,
+        num_shards=num_shards,
+        stratified=False,
+      )
+
+
+if __name__ == '__main__':
+  absltest.main()
