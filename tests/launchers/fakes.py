@@ -80,7 +80,8 @@ printf '%s\\0' "$JAX_PLATFORMS" "$@" >>"$HOME/trainings"
 printf '\\n' >>"$HOME/trainings"
 echo 'one line of the training'
 status=$(head -n 1 "$HOME/statuses")
-sed -i 1d "$HOME/statuses"
+tail -n +2 "$HOME/statuses" >"$HOME/rest"
+mv "$HOME/rest" "$HOME/statuses"
 if [ "$status" = wait ]; then
   trap 'echo saved; exit 143' TERM
   touch "$HOME/waits"

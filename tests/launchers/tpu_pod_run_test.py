@@ -1,6 +1,8 @@
 """Trainings that tpu_pod.sh starts on two workers, watches and stops."""
 
+import sys
 import time
+import unittest
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -15,6 +17,7 @@ TRAINING = [
 ]
 
 
+@unittest.skipUnless(sys.platform == 'linux', 'workers have Linux')
 class TpuPodRunTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
