@@ -1,7 +1,8 @@
 # Sourced by the other scripts: makes .venv and installs the package in it.
+# shellcheck shell=bash
 # Usage: install_extras <extra>[,<extra>...]
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 # Huge pages make training on a CPU about a fifth faster; elsewhere no effect.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}

@@ -4,7 +4,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-extras=test
+extras='test'
 ignored=(--ignore=tests/parity)
 if [ "${1:-}" = --parity ]; then
   shift

@@ -1,0 +1,121 @@
+import pathlib
+import signal
+import subprocess
+import time
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.launchers import fakes
+
+SCRIPT = fakes.ROOT / 'scripts' / 'restart.sh'
+
+
+class RestartTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.home = pathlib.Path(self.create_tempdir().full_path)
+    fakes.executable(self.home / 'train', fakes.TRAINING)
+
+  def start(self, statuses, *flags, arguments=('a',)):
+    (self.home / 'statuses').write_text('\n'.join(statuses) + '\n')
+    process = subprocess.Popen(
+      ['bash', SCRIPT, *flags, '--', './train', *arguments],
+      cwd=self.home,
+      env={
+        'HOME': str(self.home),
+        'PATH': '/usr/bin:/bin',
+        'JAX_PLATFORMS': '',
+      },
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    self.addCleanup(process.kill)
+    return process
+
+  def wait_for(self, path):
+    deadline = time.monotonic() + 20
+    while not (self.home / path).exists():
+      self.assertLess(time.monotonic(), deadline, path)
+      time.sleep(0.02)
+
+  @parameterized.parameters(
+    (['0'], 0, 0, 1),
+    (['143', '143', '143', '0'], 0, 0, 4),
+    (['1', '0'], 0, 1, 1),
+    (['1', '134', '7'], 2, 7, 3),
+    (['1', '143', '0'], 1, 0, 3),
+    (['143', '1', '143', '2'], 1, 2, 4),
+  )
+  def test_it_starts_again_on_143_and_on_as_many_crashes_as_allowed(
+    self, statuses, max_crashes, status, starts
+  ):
+    process = self.start(statuses, f'--max-crashes={max_crashes}', '--delay=0')
+    output, _ = process.communicate(timeout=20)
+    self.assertEqual(process.returncode, status, output)
+    self.assertLen(fakes.trainings(self.home), starts)
+    self.assertEqual(output.count('starts: ./train a'), starts)
+
+  def test_arguments_arrive_as_they_were_given(self):
+    arguments = ['a b', "it's", '', '$HOME `x`', '*', "{'data': -1}"]
+    process = self.start(
+      ['143', '0'], '--max-crashes=0', '--delay=0', arguments=arguments
+    )
+    process.communicate(timeout=20)
+    self.assertEqual(
+      [given[1:] for given in fakes.trainings(self.home)], [arguments] * 2
+    )
+
+  @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
+  def test_a_signal_goes_to_the_command_which_is_not_started_again(
+    self, number
+  ):
+    process = self.start(
+      ['wait', '0'], '--max-crashes=3', '--delay=0', '--pid-file=pid file'
+    )
+    self.wait_for('waits')
+    pid_file = self.home / 'pid file'
+    self.assertEqual(pid_file.read_text(), f'{process.pid}\n')
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20)
+    self.assertEqual(process.returncode, 143, output)
+    self.assertIn('saved\n', output)
+    self.assertLen(fakes.trainings(self.home), 1)
+    self.assertFalse(pid_file.exists())
+
+  def test_a_signal_between_two_starts_prevents_the_second(self):
+    process = self.start(['143', '0'], '--max-crashes=0', '--delay=600')
+    assert process.stdout is not None
+    while 'status 143' not in process.stdout.readline():
+      pass
+    time.sleep(0.1)
+    process.terminate()
+    process.communicate(timeout=20)
+    self.assertEqual(process.returncode, 143)
+    self.assertLen(fakes.trainings(self.home), 1)
+
+  @parameterized.parameters(
+    ([], 'error: must be given: --max-crashes'),
+    (['--max-crashes=-1'], '--max-crashes=-1: must be a whole number'),
+    (['--max-crashes=1', '--delay=1m'], '--delay=1m: must be a whole number'),
+    (['--max-crashes'], '--max-crashes needs a value'),
+    (['--crashes=1'], 'unknown flag: --crashes; allowed here: --max-crashes'),
+  )
+  def test_wrong_flags_are_named(self, flags, message):
+    process = self.start(['0'], *flags)
+    output, _ = process.communicate(timeout=20)
+    self.assertEqual(process.returncode, 2)
+    self.assertIn(message, output)
+    self.assertEmpty(fakes.trainings(self.home))
+
+  def test_a_command_must_be_given(self):
+    process = subprocess.run(
+      ['bash', SCRIPT, '--max-crashes=1', '--'], capture_output=True, text=True
+    )
+    self.assertEqual(process.returncode, 2)
+    self.assertIn('must be given: -- COMMAND', process.stderr)
+
+
+if __name__ == '__main__':
+  absltest.main()
