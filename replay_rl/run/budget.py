@@ -180,9 +180,11 @@ def memory(
     )
   }
   if config.evaluation.every:
-    # The rows of an evaluation are whole on every device.
     evaluation = config.evaluation
-    sampled['evaluation'] = evaluation.num_prompts * evaluation.num_samples
+    num_prompts = _divide(
+      evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh
+    )
+    sampled['evaluation'] = num_prompts * evaluation.num_samples
   programs = {
     name: sampling(share, parts.task, num_rows=rows)
     for name, rows in sampled.items()

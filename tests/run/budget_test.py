@@ -240,7 +240,7 @@ class MemoryTest(parameterized.TestCase):
       found.programs['learner']['gradients'], factor * 4 * num_weights
     )
 
-  def test_the_cache_is_split_over_rows_and_heads_except_to_evaluate(self):
+  def test_the_cache_is_split_over_rows_and_heads(self):
     config = tiny.config(replay__batch_size=16)
     parts = build.parts(config)
     mesh = budget.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
@@ -252,7 +252,7 @@ class MemoryTest(parameterized.TestCase):
       return 2 * heads * 8 * columns * 4 * rows + rows * (columns + 4) + 4
 
     self.assertEqual(found.programs['sampler']['KV cache'], cache(4, 1))
-    self.assertEqual(found.programs['evaluation']['KV cache'], cache(8, 1))
+    self.assertEqual(found.programs['evaluation']['KV cache'], cache(2, 1))
 
   def test_seeds_that_run_at_once_need_their_own_temporaries(self):
     found = []
@@ -290,7 +290,7 @@ class MemoryTest(parameterized.TestCase):
     ({'data': 16, 'fsdp': 1, 'tensor': 1}, 'rows of a microbatch = 8'),
   )
   def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):
-    config = tiny.config()
+    config = tiny.config(evaluation__every=0)
     parts = build.parts(config)
     with self.assertRaisesRegex(ValueError, message):
       budget.memory(config, parts, budget.abstract_mesh(shape))
