@@ -181,12 +181,10 @@ def memory(
   }
   if config.evaluation.every:
     evaluation = config.evaluation
-    sampled['evaluation'] = _divide(
-      evaluation.num_prompts * evaluation.num_samples,
-      'evaluation.num_prompts x evaluation.num_samples',
-      'rows',
-      mesh,
+    num_prompts = _divide(
+      evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh
     )
+    sampled['evaluation'] = num_prompts * evaluation.num_samples
   programs = {
     name: sampling(share, parts.task, num_rows=rows)
     for name, rows in sampled.items()

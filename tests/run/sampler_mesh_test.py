@@ -11,9 +11,14 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl.lm import model
 from replay_rl.run import build
+from replay_rl.run import iteration
 from replay_rl.run import mesh as mesh_lib
+from replay_rl.run import placement
 from replay_rl.run import programs
+from replay_rl.run import sampler_mesh
+from replay_rl.run import seeds
 from replay_rl.tasks import task as task_lib
 from tests import tiny
 
@@ -87,7 +92,6 @@ def _run(sampler_shape, *, on_host, lag, num_seeds=1):
     unbiased_fn=watched(parts.unbiased_fn),
   )
   mesh = mesh_lib.make(_MESH)
-  sampler_mesh = None if sampler_shape is None else mesh_lib.make(sampler_shape)
   with jax.set_mesh(mesh):
     built = programs.build(
       parts,
@@ -97,7 +101,7 @@ def _run(sampler_shape, *, on_host, lag, num_seeds=1):
       num_eval_samples=2,
       num_shown=1,
       mesh=mesh,
-      sampler_mesh=sampler_mesh,
+      sampler_mesh=sampler_shape and mesh_lib.make(sampler_shape),
     )
     run = built.init(
       parts.init_params_fn(jax.random.key(7)),
@@ -136,6 +140,78 @@ class SamplerMeshTest(parameterized.TestCase):
     np.testing.assert_array_equal(measured['reward'], measured_one['reward'])
     self.assertGreater(measured['grad_norm'].min(), 0.0)
     chex.assert_trees_all_equal(scores, scores_one)
+
+  @parameterized.parameters((None,), (_SAMPLER_MESH,))
+  def test_what_was_generated_has_its_rows_split_over_the_mesh_of_the_run(
+    self, sampler_shape
+  ):
+    parts = build.parts(tiny.config())
+    mesh = mesh_lib.make(_MESH)
+    run = jax.eval_shape(
+      lambda rng_key: jax.tree.map(
+        lambda leaf: leaf[None],
+        iteration.init(parts, parts.init_params_fn(rng_key), jnp.uint32(5)),
+      ),
+      jax.random.key(0),
+    )
+    axes = model.logical_axes(parts.transformer)
+    shardings = placement.of_run(run, axes, parts.optimizer, mesh)
+    run = jax.device_put(
+      jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), run), shardings
+    )
+    act = sampler_mesh.act_fn(
+      parts,
+      over_seeds=functools.partial(seeds.over_seeds, False),
+      shardings=shardings,
+      mesh=mesh,
+      sampler_mesh=sampler_shape and mesh_lib.make(sampler_shape),
+    )
+    length = parts.task.prompt_length
+    prompts = base.Prompts(
+      tokens=jnp.ones((1, 4, length), jnp.int32),
+      lengths=jnp.ones((1, 4), jnp.int32),
+      references=jnp.ones((1, 4), jnp.int32),
+    )
+    with jax.set_mesh(mesh):
+      run, generation = act(run, prompts)
+    for leaf in jax.tree.leaves(generation._replace(policy_version=None)):
+      self.assertEqual(leaf.sharding.mesh, mesh)
+      self.assertEqual(leaf.addressable_shards[0].data.shape[1], 16 // 4)
+    self.assertTrue(generation.policy_version.is_fully_replicated)
+
+  def test_weights_are_split_there_by_the_table_and_nothing_else_goes(self):
+    parts = build.parts(tiny.config())
+    mesh, other = mesh_lib.make(_MESH), mesh_lib.make(_SAMPLER_MESH)
+    run = jax.tree.map(
+      lambda leaf: leaf[None],
+      iteration.init(
+        parts, parts.init_params_fn(jax.random.key(0)), jnp.uint32(5)
+      ),
+    )
+    seen = []
+
+    def program(run, extra):
+      seen.extend((run, extra))
+      return extra + 1
+
+    whole = jax.NamedSharding(mesh, jax.P())
+    call = sampler_mesh.moved(program, parts, mesh=other, out_shardings=whole)
+    self.assertEqual(call(run, jnp.ones(3)).sharding, whole)
+    there, extra = seen
+    params = there.learner.params
+    places = placement.of_params(
+      model.logical_axes(parts.transformer), other, num_leading_axes=1
+    )
+    for leaf, place in zip(
+      jax.tree.leaves(params), jax.tree.leaves(places), strict=True
+    ):
+      self.assertEqual(leaf.sharding, place)
+    chex.assert_trees_all_equal(params, run.learner.params)
+    rest = there._replace(learner=there.learner._replace(params=None))
+    rest = jax.tree.leaves((rest, extra))
+    self.assertLen(rest, 4)  # Seed, iteration, step and what was given.
+    for leaf in rest:
+      self.assertEqual(leaf.sharding, jax.NamedSharding(other, jax.P()))
 
 
 if __name__ == '__main__':
