@@ -181,11 +181,12 @@ def memory(
   }
   if config.evaluation.every:
     evaluation = config.evaluation
-    sampled['evaluation'] = _divide(
-      evaluation.num_prompts * evaluation.num_samples,
-      'evaluation.num_prompts x evaluation.num_samples',
-      'rows',
-      mesh,
+    parts_of_rows = math.prod(
+      mesh.shape[axis] for axis in mesh_lib.RULES['rows']
+    )
+    # Where the mesh does not divide them, some devices have one more.
+    sampled['evaluation'] = -(
+      -evaluation.num_prompts * evaluation.num_samples // parts_of_rows
     )
   programs = {
     name: sampling(share, parts.task, num_rows=rows)
