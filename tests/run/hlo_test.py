@@ -141,6 +141,14 @@ class LoopTest(parameterized.TestCase):
       {'step': '%k = s32[] get-tuple-element(%now), index=1\n'
        '  %next = s32[] add(%k, %one)'},
     ),
+    (
+      'a_step_of_another_tuple',
+      {
+        'step': '%pair = (s32[], s32[]) tuple(%j, %one)\n'
+        '  %k = s32[] get-tuple-element(%pair), index=0\n'
+        '  %next = s32[] add(%k, %one)'
+      },
+    ),
     ('a_flag', {'condition': 'ROOT %c = pred[] copy(%flag)'}),
     (
       'another_direction',
