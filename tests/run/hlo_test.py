@@ -91,6 +91,15 @@ class LoopTest(parameterized.TestCase):
       {'condition': 'ROOT %c = pred[] compare(%later, %limit), direction=LT'},
       10,
     ),
+    # i + 2 + 2 < 12
+    (
+      'of_a_value_later_still',
+      {
+        'condition': '%last = s32[] add(%later, %two)\n'
+        '  ROOT %c = pred[] compare(%last, %limit), direction=LT'
+      },
+      8,
+    ),
     (
       'in_a_fusion',
       {'condition': 'ROOT %c = pred[] fusion(%i, %limit), kind=kLoop, '
