@@ -91,6 +91,16 @@ class BadInputTest(TrainTestCase):
     ('--config.sampler.group_size=1', 'sampler.group_size = 1: must be'),
     ('--config.replay.weights=max_age(limit=-1)', 'limit=-1 must be'),
     ('--config.replay.keep=positive_bias(fraction=2)', 'fraction=2 must be'),
+    ('--config.mesh.shape=[1]', 'must be a JSON object'),
+    ('--config.mesh.shape={"data": 1}', 'must name the axes'),
+    (
+      '--config.mesh.shape={"data": -1, "fsdp": 2, "tensor": 4}',
+      'tensor = 4 must divide model.num_kv_heads = 2',
+    ),
+    (
+      '--config.mesh.sampler_shape={"data": 1, "fsdp": 2, "tensor": 1}',
+      'mesh.sampler_shape, as a mesh.shape',
+    ),
   )
   def test_main_ends_with_one_line_that_names_field_and_value(
     self, flag, message
@@ -259,39 +269,6 @@ class SeedsTest(TrainTestCase):
           atol=1e-5,
           err_msg=name,
         )
-
-
-@functools.cache
-def _run_on_one_device():
-  with tempfile.TemporaryDirectory() as folder:
-    config = tiny.config(num_iterations=2, evaluation__num_prompts=8)
-    return train.train(config, folder)
-
-
-class MeshTest(TrainTestCase):
-  @parameterized.parameters((8, 1, 1), (2, 2, 2))
-  def test_eight_devices_give_the_run_of_one(self, *sizes):
-    shape = dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True))
-    one = _run_on_one_device()
-    eight = train.train(
-      tiny.config(
-        num_iterations=2, evaluation__num_prompts=8, mesh__shape=shape
-      ),
-      self.workdir('eight'),
-    )
-    chex.assert_trees_all_close(
-      jax.device_get(eight.learner.params),
-      jax.device_get(one.learner.params),
-      atol=1e-4,
-    )
-    np.testing.assert_array_equal(
-      eight.buffer.rollouts.tokens, one.buffer.rollouts.tokens
-    )
-    weights = eight.learner.params['layers']['gate_up']
-    split = sizes[1] * sizes[2]
-    self.assertEqual(
-      weights.addressable_shards[0].data.size * split, weights.size
-    )
 
 
 class ReadmeTest(TrainTestCase):

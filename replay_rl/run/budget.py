@@ -181,13 +181,10 @@ def memory(
   }
   if config.evaluation.every:
     evaluation = config.evaluation
-    parts_of_rows = math.prod(
-      mesh.shape[axis] for axis in mesh_lib.RULES['rows']
+    num_prompts = _divide(
+      evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh
     )
-    # Where the mesh does not divide them, some devices have one more.
-    sampled['evaluation'] = -(
-      -evaluation.num_prompts * evaluation.num_samples // parts_of_rows
-    )
+    sampled['evaluation'] = num_prompts * evaluation.num_samples
   programs = {
     name: sampling(share, parts.task, num_rows=rows)
     for name, rows in sampled.items()

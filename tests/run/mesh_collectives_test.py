@@ -47,7 +47,7 @@ def _config():
     model__num_heads=8,
     model__num_kv_heads=4,
     model__head_dim=6,
-    model__d_ff=64,
+    model__d_ff=72,
     model__tied_embeddings=False,
     model__qkv_bias=True,
     optimizer__logits_chunk=_CHUNK,
@@ -157,6 +157,15 @@ class CollectivesTest(parameterized.TestCase):
       self.assertNotIn(transformer.num_layers, shape)
       self.assertLessEqual(math.prod(shape), max(*weights, own_rows), shape)
     self.assertGreater(own_rows * data * fsdp, max(weights))
+
+  @parameterized.parameters(*_MESHES)
+  def test_rows_stay_where_they_are(self, *sizes):
+    update, generate, transformer = _compiled(sizes)
+    # Microbatches included; the look-up alone exchanges, and not their last.
+    for shape in exchanged(update):
+      self.assertNotIn(transformer.max_context, shape)
+    # What the last tokens of the prompts were read as.
+    self.assertNotIn((_ROWS, transformer.d_model), exchanged(generate))
 
   @parameterized.parameters(*_MESHES)
   def test_no_logits_and_no_cache(self, *sizes):

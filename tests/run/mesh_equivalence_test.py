@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+from unittest import mock
 
 import chex
 import jax
@@ -13,6 +14,7 @@ from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl import train
+from replay_rl.lm import layers
 from replay_rl.lm import model
 from replay_rl.rl import losses
 from replay_rl.run import build
@@ -123,6 +125,21 @@ def _distance(tree, reference):
   return float(optax.tree.norm(difference) / optax.tree.norm(reference))
 
 
+def _products(function, *arguments):
+  """Returns the matrix products of a function, in calls as well."""
+
+  def walk(jaxpr):
+    for equation in jaxpr.eqns:
+      if equation.primitive.name == 'dot_general':
+        yield equation
+      for value in equation.params.values():
+        inner = getattr(value, 'jaxpr', value)
+        if hasattr(inner, 'eqns'):
+          yield from walk(inner)
+
+  return list(walk(jax.make_jaxpr(function)(*arguments).jaxpr))
+
+
 class UpdateTest(parameterized.TestCase):
   @parameterized.product(name=tuple(MODELS), sizes=MESHES)
   def test_loss_and_updated_weights_are_those_of_one_device(self, name, sizes):
@@ -157,6 +174,43 @@ class UpdateTest(parameterized.TestCase):
 
 def _first(name):
   return _params(_parts(name), make_mesh(ONE))
+
+
+class PrecisionTest(parameterized.TestCase):
+  @parameterized.parameters(jnp.bfloat16, jnp.float32)
+  def test_factors_are_bfloat16_and_gradients_are_summed_in_float32(
+    self, dtype
+  ):
+    def loss(x, weight):
+      return jnp.sum(layers.matmul('td,df->tf', dtype, x, weight))
+
+    found = _products(
+      jax.grad(loss, argnums=(0, 1)),
+      jnp.ones((2, 3), jnp.bfloat16),
+      jnp.ones((3, 4)),
+    )
+    for product in found:
+      self.assertEqual(
+        [factor.aval.dtype for factor in product.invars], 2 * [jnp.bfloat16]
+      )
+    results = [product.outvars[0].aval for product in found]
+    self.assertEqual(
+      sorted((aval.shape, aval.dtype) for aval in results),
+      [((2, 3), jnp.float32), ((2, 4), dtype), ((3, 4), jnp.float32)],
+    )
+
+  def test_what_is_added_to_the_residual_stream_is_summed_in_float32(self):
+    # Over heads and over the inside of the feed-forward layer, which cross
+    # devices.
+    parts = _parts('qwen25', model__compute_dtype='bfloat16')
+    tokens = jnp.ones((3, 6), jnp.int32)
+    found = _products(parts.logprobs_fn, _params(parts, make_mesh(ONE)), tokens)
+    added = [
+      product.outvars[0].aval.dtype
+      for product in found
+      if product.outvars[0].aval.shape == (3, 5, 16)
+    ]
+    self.assertEqual(added, 4 * [jnp.float32])  # Two in each of two layers.
 
 
 @functools.cache
@@ -240,8 +294,12 @@ def _run(sizes, sampler_sizes=None):
     mesh__shape=shapes[0],
     mesh__sampler_shape=shapes[1],
   )
-  with tempfile.TemporaryDirectory() as folder:
-    return jax.device_get(train.train(config, folder))
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    mock.patch.object(programs, 'build', wraps=programs.build) as built,
+  ):
+    run = jax.device_get(train.train(config, folder))
+  return run, built.call_args.kwargs['sampler_mesh']
 
 
 class RunTest(parameterized.TestCase):
@@ -249,7 +307,10 @@ class RunTest(parameterized.TestCase):
     *((sizes, None) for sizes in MESHES), ((1, 8, 1), (4, 1, 2))
   )
   def test_eight_devices_give_the_run_of_one(self, sizes, sampler_sizes):
-    eight, one = _run(sizes, sampler_sizes), _run(ONE)
+    (eight, sampler_mesh), (one, _) = _run(sizes, sampler_sizes), _run(ONE)
+    self.assertEqual(
+      sampler_mesh and tuple(sampler_mesh.shape.values()), sampler_sizes
+    )
     np.testing.assert_array_equal(
       eight.buffer.rollouts.tokens, one.buffer.rollouts.tokens
     )
