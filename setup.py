@@ -36,6 +36,7 @@ setuptools.setup(
     'plots': ['matplotlib', 'scipy>=1.15'],
     'tensorboard': ['tensorboardX'],
     'gpu': ['jax[cuda13]'],
+    # Brings libtpu, with which any machine compiles for a TPU.
     'tpu': ['jax[tpu]'],
     'test': [
       'array_record',

@@ -29,6 +29,7 @@ _CALLED = re.compile(
   r', (calls|to_apply|body|condition|true_computation|false_computation|'
   r'branch_computations|called_computations)=(\{[^}]*\}|[^\s,]+)'
 )
+_BRANCHES = ('branch_computations', 'true_computation', 'false_computation')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
@@ -107,9 +108,7 @@ class Module:
     return found
 
   def _passes(self, instruction: Instruction, attribute: str) -> Times:
-    if attribute in ('branch_computations', 'true_computation') or (
-      attribute == 'false_computation'
-    ):
+    if attribute in _BRANCHES:
       return Times(1, AT_MOST)
     if instruction.opcode != 'while':
       return Times(1, EXACT)
@@ -192,6 +191,9 @@ class Module:
     if opcode == 'constant' and re.fullmatch(r'-?\d+', operands[0]):
       return int(operands[0])
     if opcode == 'get-tuple-element':
+      source = self.instructions.get(operands[0])
+      if source is None or source.opcode != 'parameter':
+        return None  # Of another tuple than the state.
       return _Index(int(instruction.attribute('index')), 0)
     if opcode == 'parameter' and arguments:
       return self._value(arguments[int(operands[0])])

@@ -130,6 +130,8 @@ def _tpu(name: str) -> Sequence[Any]:
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
+  # A second process would take a TPU from the first; here none is taken.
+  os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   # Other slices are made of hosts of four chips.
   bounds = {'chips_per_host_bounds': [1, 1, 1]} if num_chips(name) == 1 else {}
   try:
@@ -138,5 +140,5 @@ def _tpu(name: str) -> Sequence[Any]:
     ).devices
   except jax.errors.JaxRuntimeError as error:
     raise ValueError(
-      f'topology = {name!r}: must be {known()}; {str(error).splitlines()[0]}'
+      f'topology = {name!r}: {str(error).splitlines()[0]}; must be {known()}'
     ) from error

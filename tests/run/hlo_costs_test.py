@@ -240,14 +240,14 @@ class FlopsTest(parameterized.TestCase):
       'window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f',
       2 * 7,
     ),
-    # Of 4 inputs, output 0 sees 0 and 2, output 1 sees 1 and 3.
+    # Of 3 inputs, output 0 sees 0 and 2, output 1 sees 1.
     (
       'a_window_with_holes',
-      (1, 4, 1),
+      (1, 3, 1),
       (2, 1, 1),
       (1, 2, 1),
       'window={size=2 rhs_dilate=2}, dim_labels=b0f_0io->b0f',
-      2 * 4,
+      2 * 3,
     ),
     (
       'groups_of_the_batch',

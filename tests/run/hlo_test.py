@@ -91,6 +91,15 @@ class LoopTest(parameterized.TestCase):
       {'condition': 'ROOT %c = pred[] compare(%later, %limit), direction=LT'},
       10,
     ),
+    # i + 2 + 2 < 12
+    (
+      'of_a_value_later_still',
+      {
+        'condition': '%last = s32[] add(%later, %two)\n'
+        '  ROOT %c = pred[] compare(%last, %limit), direction=LT'
+      },
+      8,
+    ),
     (
       'in_a_fusion',
       {'condition': 'ROOT %c = pred[] fusion(%i, %limit), kind=kLoop, '
@@ -140,6 +149,14 @@ class LoopTest(parameterized.TestCase):
       'a_step_of_another_element',
       {'step': '%k = s32[] get-tuple-element(%now), index=1\n'
        '  %next = s32[] add(%k, %one)'},
+    ),
+    (
+      'a_step_of_another_tuple',
+      {
+        'step': '%pair = (s32[], s32[]) tuple(%j, %one)\n'
+        '  %k = s32[] get-tuple-element(%pair), index=0\n'
+        '  %next = s32[] add(%k, %one)'
+      },
     ),
     ('a_flag', {'condition': 'ROOT %c = pred[] copy(%flag)'}),
     (

@@ -1,0 +1,186 @@
+"""Tests of the check: the real main, for virtual devices of this machine."""
+
+import contextlib
+import importlib.metadata
+import io
+import itertools
+import json
+import pathlib
+import sys
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl import compile_check
+from replay_rl.run import compiled
+from replay_rl.run import fitting
+from tests import tpu_library
+
+ROOT = pathlib.Path(__file__).parents[1]
+_MESH = '--mesh={"data": 2, "fsdp": 2, "tensor": 2}'
+_TINY = """
+from tests import tiny
+
+def get_config():
+  return tiny.config(
+    replay__batch_size=16,
+    replay__updates_per_iteration=1,
+    evaluation__every=0,
+  )
+"""
+
+
+def _main(*arguments) -> tuple[int, str, str]:
+  """Returns the exit status and what was printed."""
+  argv = ['compile_check', *arguments]
+  out, err = io.StringIO(), io.StringIO()
+  status = 0
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    try:
+      with mock.patch.object(sys, 'argv', argv):
+        compile_check.main(compile_check.parse_flags(argv))
+    except SystemExit as ended:
+      status = ended.code
+    finally:
+      for name in ('config', 'topology', 'smallest', 'mesh', 'memory', 'json'):
+        compile_check._FLAGS[name].unparse()
+      compile_check._FLAGS.unparse_flags()
+  return status, out.getvalue(), err.getvalue()
+
+
+class MainTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.path = pathlib.Path(self.create_tempdir().full_path)
+    (self.path / 'config.py').write_text(_TINY)
+    self.config = f'--config={self.path}/config.py'
+
+  def test_a_run_on_eight_devices(self):
+    status, out, err = _main(
+      self.config, '--topology=cpu:8', _MESH, f'--json={self.path}/out.json'
+    )
+    self.assertEqual(status, 0, out + err)
+    for words in (
+      'mesh data 2 x fsdp 2 x tensor 2\n',
+      'GB on each chip',
+      'all all-reduce',
+      f'jax {importlib.metadata.version("jax")}',
+      'cpu:8 data 2 x fsdp 2 x tensor 2: it fits.',
+    ):
+      self.assertIn(words, out)
+    self.assertIn('iterate took', err)
+    read = json.loads((self.path / 'out.json').read_text())
+    self.assertEqual(read['skipped'], [])
+    (check,) = read['checks']
+    self.assertTrue(check['fits'])
+    self.assertEqual(
+      list(check['programs']), ['init', 'iterate', 'samples', 'checkpoint']
+    )
+    kinds = [
+      found['kind'] for found in check['programs']['iterate']['collectives']
+    ]
+    self.assertEqual(
+      out.count('iterate      all '), len(set(kinds)), (set(kinds), out)
+    )
+    self.assertBetween(
+      check['programs']['iterate']['peak_over_planned'], 0.2, 5
+    )
+
+  def test_a_chip_with_too_little_memory(self):
+    programs = compiled.programs
+    with mock.patch.object(
+      compiled,
+      'programs',
+      side_effect=lambda *of_run: itertools.islice(programs(*of_run), 1),
+    ):
+      status, out, _ = _main(
+        self.config, '--topology=cpu:1', '--memory=0.00002'
+      )
+    self.assertEqual(status, 1)
+    self.assertRegex(out, 'init does not fit: 0.000 GB of 0.000')
+
+  def test_a_mesh_may_leave_chips_unused(self):
+    program = compiled.Program('init', None, None, None, 'no room', 1.0)
+    with mock.patch.object(compiled, 'programs', return_value=iter([program])):
+      status, out, _ = _main(self.config, '--topology=cpu:8')
+    self.assertEqual(status, 1)
+    self.assertIn('data 1 x fsdp 1 x tensor 1: 1 of 8 chips are used', out)
+    self.assertIn('init does not compile: no room', out)
+
+  def test_a_program_that_cannot_be_read_is_said(self):
+    memory = compiled.Memory(1, 1, 1, 1, 1, 1)
+    program = compiled.Program('init', memory, None, None, 'odd', 1.0)
+    with mock.patch.object(compiled, 'programs', return_value=iter([program])):
+      status, out, _ = _main(self.config, '--topology=cpu:8')
+    self.assertEqual(status, 0)
+    self.assertIn('init cannot be read: odd', out)
+
+  def test_the_smallest_slice_is_named(self):
+    topology = compile_check.topology_lib.Topology('v5e:2x2', 16e9, [])
+    no = fitting.Check(topology, {'data': 1}, {}, [], ['too large'])
+    yes = fitting.Check(topology, {'data': 2}, {}, [], [])
+    for found, status, words in (
+      (['skipped one', no, yes], 0, 'The smallest slice is v5e:2x2.'),
+      ([no], 1, 'It fits no slice of v5e that is known.'),
+      (['skipped one'], 1, 'It fits no slice of v5e that is known.'),
+    ):
+      with mock.patch.object(fitting, 'smallest', return_value=iter(found)):
+        got, out, _ = _main(
+          self.config, '--smallest=v5e', f'--json={self.path}/out.json'
+        )
+      self.assertEqual(got, status)
+      self.assertIn(words, out)
+      read = json.loads((self.path / 'out.json').read_text())
+      self.assertEqual(
+        read['skipped'], [line for line in found if isinstance(line, str)]
+      )
+
+  @parameterized.parameters(
+    (('--topology=v9:2x2',), "topology = 'v9:2x2': must be one of v5e"),
+    ((), 'one of --topology and --smallest must be given'),
+    (('--topology=cpu:8', '--smallest=v5e'), 'one of --topology and'),
+    (('--smallest=v9',), "smallest = 'v9'"),
+    (('--topology=cpu:8', '--memory=0'), 'memory = 0.0: must be positive'),
+    (('--topology=cpu:8', '--mesh={'), 'must be JSON'),
+    (
+      ('--topology=cpu:8', '--mesh={"data": 9, "fsdp": 1, "tensor": 1}'),
+      'needs 9 devices of 8',
+    ),
+    (
+      ('--topology=cpu:8', '--mesh={"data": 1, "fsdp": 1, "tensor": 4}'),
+      'model.num_heads = 2',
+    ),
+    (
+      (
+        '--topology=cpu:8',
+        '--config.mesh.sampler_shape={"data": 1, "fsdp": 1, "tensor": 1}',
+      ),
+      'mesh.sampler_shape = .*: must be null',
+    ),
+    (('--topology=cpu:8', '--config.replay.capcity=3'), 'capcity'),
+    (('--topology=cpu:8', 'more'), 'unexpected arguments'),
+  )
+  def test_bad_input_ends_with_one_line(self, flags, message):
+    status, _, err = _main(self.config, *flags)
+    self.assertEqual(status, 2)
+    self.assertRegex(err, f'^error: .*{message}')
+
+  def test_a_config_must_be_given(self):
+    status, _, err = _main('--topology=cpu:8')
+    self.assertEqual((status, err), (2, 'error: --config must be given\n'))
+
+  @tpu_library.needed
+  def test_a_run_on_a_tpu_that_is_not_here(self):
+    status, out, _ = _main(
+      self.config,
+      '--topology=v5e:2x2',
+      '--mesh={"data": 1, "fsdp": 2, "tensor": 2}',
+    )
+    self.assertEqual(status, 0, out)
+    self.assertIn('GB on each chip, which has 16.000', out)
+    self.assertRegex(out, r'libtpu \d')
+
+
+if __name__ == '__main__':
+  absltest.main()
