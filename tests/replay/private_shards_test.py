@@ -120,17 +120,12 @@ class PrivateShardsTest(parameterized.TestCase):
     weights = skewed_weights(40)
     weights[2::NUM_SHARDS] = 0
 
-    def first_of_16(rng_key, weights, num_draws):
-      def draw_one(rng_key):
-        drawn = draw(rng_key, weights, 16)
-        return drawn._replace(slots=drawn.slots[:length])
+    def first_of_16(rng_key):
+      return draw(rng_key, jnp.asarray(weights), 16).slots[:length]
 
-      return jax.vmap(draw_one)(jax.random.split(rng_key, num_draws))
-
-    counts = sampling_test.counts_of(
-      0, jnp.asarray(weights), 2, 4096, first_of_16
-    )
-    counts = np.asarray(counts)
+    rng_keys = jax.random.split(jax.random.key(0), 8192)
+    slots = np.asarray(jax.jit(jax.vmap(first_of_16))(rng_keys))
+    counts = np.bincount(slots.reshape(-1), minlength=41)
     self.assertEqual(counts[-1], 0)  # What is invalid comes last.
     z = sampling_test.chi2_z(counts[:-1], formula(weights))
     self.assertLess(z, 4.0)
@@ -148,9 +143,10 @@ class PrivateShardsTest(parameterized.TestCase):
 
   def test_one_shard_has_the_probs_of_the_whole_buffer(self):
     weights = jnp.asarray(skewed_weights())
-    drawn = sampling.private_shards(
-      jax.random.key(0), weights, 5, num_shards=1, stratified=False
+    draw = functools.partial(
+      sampling.private_shards, num_shards=1, stratified=False
     )
+    drawn = draw_jit(jax.random.key(0), weights, 5, draw)
     expected = np.asarray(weights)[np.asarray(drawn.slots)] / np.sum(weights)
     np.testing.assert_allclose(drawn.probs, expected, rtol=1e-5)
 

@@ -1,0 +1,86 @@
+"""The buffer inside the programs of a run on many devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.run import build
+from replay_rl.run import mesh as mesh_lib
+from replay_rl.run import programs
+from tests import collectives
+from tests import tiny
+
+# One byte per slot is more than any weight or activation of the tiny model.
+CAPACITY = 16384
+
+
+def build_on(shape, *, num_seeds, vmap_seeds, **changes):
+  """Returns the programs and the first state of a tiny run on a mesh."""
+  parts = build.parts(tiny.config(replay__capacity=CAPACITY, **changes))
+  built = programs.build(
+    parts,
+    num_seeds=num_seeds,
+    vmap_seeds=vmap_seeds,
+    num_eval_prompts=2,
+    num_eval_samples=1,
+    num_shown=2,
+    mesh=mesh_lib.make(dict(zip(mesh_lib.AXES, shape, strict=True))),
+  )
+  params = parts.init_params_fn(jax.random.key(0))
+  return built, built.init(params, jnp.arange(num_seeds, dtype=jnp.uint32))
+
+
+class ShardedBufferTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ((2, 4, 1), 8, 1, False),
+    ((2, 2, 2), 4, 2, True),
+  )
+  def test_an_iteration_collects_no_buffer(
+    self, shape, num_shards, num_seeds, vmap_seeds
+  ):
+    mesh = mesh_lib.make(dict(zip(mesh_lib.AXES, shape, strict=True)))
+    with jax.set_mesh(mesh):
+      built, run = build_on(
+        shape,
+        num_seeds=num_seeds,
+        vmap_seeds=vmap_seeds,
+        replay__draw='private_shards(num_shards=4, stratified=False)',
+        replay__keep='advantage_magnitude(exponent=1.0)',
+      )
+      program = built.iterate.lower(run).compile()
+    tokens = run.buffer.rollouts.tokens
+    self.assertEqual(
+      tokens.addressable_shards[0].data.nbytes, tokens.nbytes // num_shards
+    )
+    sent = collectives.of(program)
+    self.assertIn('reduce-scatter', {name for name, _ in sent})
+    # Neither the rows nor a number of each slot.
+    largest = max(size for _, size in sent)
+    self.assertLess(largest, CAPACITY * num_seeds)
+
+  def test_a_run_fills_the_buffer_as_on_one_device(self):
+    found = []
+    for shape in (1, 1, 1), (2, 2, 2):
+      mesh = mesh_lib.make(dict(zip(mesh_lib.AXES, shape, strict=True)))
+      with jax.set_mesh(mesh):
+        built, run = build_on(shape, num_seeds=1, vmap_seeds=False)
+        for _ in range(2):
+          run, _ = built.iterate(run)
+        shown = built.samples(run)
+      found.append(jax.device_get((run.buffer, shown)))
+    (one, shown_of_one), (many, shown_of_many) = found
+    self.assertEqual(int(one.num_inserted[0]), 32)
+    for name in ('tokens', 'loss_mask', 'group_id', 'policy_version'):
+      np.testing.assert_array_equal(
+        getattr(many.rollouts, name), getattr(one.rollouts, name), name
+      )
+    np.testing.assert_array_equal(many.times_sampled, one.times_sampled)
+    np.testing.assert_array_equal(
+      shown_of_many.rollouts.tokens, shown_of_one.rollouts.tokens
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
