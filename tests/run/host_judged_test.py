@@ -1,6 +1,7 @@
 """Tests of a run whose responses are judged on the host."""
 
 import dataclasses
+from unittest import mock
 
 import chex
 import jax
@@ -11,6 +12,7 @@ from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl.run import build
+from replay_rl.run import host_judged
 from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
@@ -209,6 +211,56 @@ class HostJudgedTest(parameterized.TestCase):
     run = run._replace(buffer=state._replace(is_valid=state.is_valid & keep))
     found = samples.lines(self.programs.samples(run), self.task, 4)
     self.assertEqual([line['seed'] for line in found], [5, 6])
+
+
+class ShareTest(parameterized.TestCase):
+  """Of rows between processes, the devices of which are played."""
+
+  def _share(self, process, num_processes, split):
+    rows = np.arange(12).reshape(2, 6)
+    arrays = [rows, np.stack([rows, -rows], axis=2)]
+
+    def played(array):
+      shards = [
+        mock.Mock(
+          index=(slice(None), slice(start, stop)),
+          data=array[:, start:stop],
+          replica_id=replica,
+        )
+        for start, stop, replica in split
+      ]
+      return mock.Mock(
+        shape=array.shape,
+        dtype=array.dtype,
+        is_fully_addressable=num_processes == 1,
+        is_fully_replicated=not split,
+        addressable_shards=shards,
+        __array__=lambda *_, **__: array,
+      )
+
+    with (
+      mock.patch.object(jax, 'process_count', return_value=num_processes),
+      mock.patch.object(jax, 'process_index', return_value=process),
+    ):
+      own, found = host_judged._share([played(array) for array in arrays])
+    for one, whole in zip(found, arrays, strict=True):
+      np.testing.assert_array_equal(one, whole[:, own])
+    return own.tolist()
+
+  @parameterized.parameters(
+    # Whole on every device: equal parts.
+    (0, 1, [], [0, 1, 2, 3, 4, 5]),
+    (0, 4, [], [0, 1]),
+    (3, 4, [], [5]),
+    # Split: what its devices hold, in order, of each row the first copy.
+    (1, 2, [(4, 6, 0), (2, 4, 0)], [2, 3, 4, 5]),
+    (1, 2, [(4, 6, 0), (2, 4, 1)], [4, 5]),
+    (1, 2, [(0, 6, 1)], []),
+    # All shards are those of one process.
+    (0, 1, [(0, 3, 0), (3, 6, 0)], [0, 1, 2, 3, 4, 5]),
+  )
+  def test_a_process_judges(self, process, num_processes, split, rows):
+    self.assertEqual(self._share(process, num_processes, split), rows)
 
 
 if __name__ == '__main__':

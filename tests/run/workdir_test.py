@@ -35,6 +35,21 @@ class WorkdirTest(absltest.TestCase):
       ):
         workdir.claim(self.folder, {'a': {'b': 5, 'c': 2}})
 
+  def test_another_mesh_is_told_and_nothing_else_may_change_with_it(self):
+    config = {'mesh': {'shape': {'data': 4}}, 'mesh_size': 4}
+    with workdir.locked(self.folder):
+      workdir.claim(self.folder, config)
+      before = (self.folder / 'config.json').read_bytes()
+      (note,) = workdir.claim(
+        self.folder, config | {'mesh': {'shape': {'data': 1}}}
+      )
+      self.assertEqual(note, 'mesh.shape.data is 1 now, was 4')
+      self.assertEqual((self.folder / 'config.json').read_bytes(), before)
+      with self.assertRaisesRegex(ValueError, r'values: mesh_size = 1 \('):
+        workdir.claim(
+          self.folder, {'mesh': {'shape': {'data': 1}}, 'mesh_size': 1}
+        )
+
   def test_another_version_is_told(self):
     with workdir.locked(self.folder):
       workdir.claim(self.folder, {})
