@@ -237,17 +237,17 @@ class TpuPodTest(parameterized.TestCase):
     self.assertNotEmpty(expected)
     self.assertEqual(self.fakes.calls(), expected)
 
-  def test_wait_ends_when_the_slice_is_active(self):
-    states = self.fakes.folder / 'states'
-    states.write_text('CREATING\nWAITING_FOR_RESOURCES\n' * 2 + 'ACTIVE\n')
+  def test_wait_prints_each_new_state_until_the_slice_is_active(self):
+    printed = ['CREATING', 'PROVISIONING', 'CREATING', 'ACTIVE']
+    states = [*printed[:1], *printed[:1], *printed]
+    (self.fakes.folder / 'states').write_text('\n'.join(states))
     status, output = self.pod('wait', '--every=0')
     self.assertEqual(status, 0, output)
     self.assertEqual(
-      [line.split(' ')[1] for line in output.splitlines()],
-      ['CREATING', 'WAITING_FOR_RESOURCES'] * 2 + ['ACTIVE'],
+      [line.split(' ')[1] for line in output.splitlines()], printed
     )
     self.assertEqual(
-      self.fakes.calls(), [[*DESCRIBED, '--format=value(state.state)']] * 5
+      self.fakes.calls(), [[*DESCRIBED, '--format=value(state.state)']] * 6
     )
 
   @parameterized.parameters('FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING')
