@@ -159,6 +159,22 @@ class ProgramsTest(parameterized.TestCase):
     self.assertEqual(program.error, 'no room')
     self.assertIsNone(program.memory)
 
+  @parameterized.parameters((text_config, True), (tiny.config, False))
+  def test_weights_of_a_checkpoint_come_split(self, config_fn, is_split):
+    nothing = compiled.Program('init', None, None, None, 'stop', 0.0), None
+    with mock.patch.object(
+      compiled, 'measure', return_value=nothing
+    ) as measured:
+      _programs(config_fn(), _TWO)
+    _, _, params, _ = measured.call_args.args
+    shapes = jax.tree.leaves(params)
+    self.assertEqual(
+      {shape.sharding is not None for shape in shapes}, {is_split}
+    )
+    embedding = params['embedding']
+    if is_split:
+      self.assertEqual(embedding.sharding.shard_shape(embedding.shape)[1], 8)
+
   def test_no_mesh_is_left_behind_when_one_stops_early(self):
     config = tiny.config()
     mesh = mesh_lib.make(_TWO)
@@ -206,6 +222,14 @@ class MeasureTest(parameterized.TestCase):
     found, _ = self._measure(lambda x: x @ x)
     self.assertIsNone(found.error)
     self.assertEqual(found.flops, hlo.Times(2 * math.prod([4] * 3), hlo.EXACT))
+
+  def test_what_is_computed_on_the_way_is_temporary(self):
+    # Sorting keeps a second copy of its 64 bytes.
+    found, executable = self._measure(lambda x: jnp.sort(x.ravel())[0])
+    self.assertGreaterEqual(found.memory.temporaries, 64)
+    self.assertEqual(
+      found.memory.temporaries, executable.memory_analysis().temp_size_in_bytes
+    )
 
 
 if __name__ == '__main__':
