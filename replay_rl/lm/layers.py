@@ -162,6 +162,7 @@ class Layer(nnx.Module):
     h_BTcF = matmul('btd,dcf->btcf', h_BTD.dtype, h_BTD, self.gate_up[...])
     h_BTF = jax.nn.silu(h_BTcF[:, :, 0]) * h_BTcF[:, :, 1]
     x_BTD = _add(x_BTD, matmul('btf,fd->btd', _SUM, h_BTF, self.down[...]))
+    # As the look-up left them: no layer is free to choose another split.
     return self.constrain_fn(x_BTD, ('rows', None, None)), cache
 
   def _project(
