@@ -113,7 +113,7 @@ class MainTest(parameterized.TestCase):
     self.assertIn('init does not compile: no room', out)
 
   def test_a_program_that_cannot_be_read_is_said(self):
-    memory = compiled.Memory(1, 1, 1, 1, 1, 1)
+    memory = compiled.Memory(1, 1, 1, 1, 1, 1, 1)
     program = compiled.Program('init', memory, None, None, 'odd', 1.0)
     with mock.patch.object(compiled, 'programs', return_value=iter([program])):
       status, out, _ = _main(self.config, '--topology=cpu:8')
@@ -130,7 +130,7 @@ class MainTest(parameterized.TestCase):
         (500, hlo.Times(3, hlo.AT_MOST)),
       )
     ]
-    memory = compiled.Memory(10**9, 2 * 10**9, 0, 0, 0, 10**9)
+    memory = compiled.Memory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
     program = compiled.Program('act', memory, exact(2 * 10**12), found, None, 1)
     chips = compile_check.topology_lib.Topology('v5e:2x2', 16e9, range(4))
     out = io.StringIO()
@@ -141,7 +141,7 @@ class MainTest(parameterized.TestCase):
     lines = [line.split() for line in out.getvalue().splitlines()]
     # Four of the chip's 16 GB, and twice what was planned.
     self.assertIn(
-      ['act', *'1.000 2.000 0.000 0.000 0.000 1.000 4.000'.split()]
+      ['act', *'1.000 2.000 0.000 0.000 3.000 0.000 1.000 4.000'.split()]
       + '25% 2.000 2.00 2.000'.split(),
       lines,
     )

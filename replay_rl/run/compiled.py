@@ -26,11 +26,13 @@ from replay_rl.tasks import task as task_lib
 
 
 class Memory(NamedTuple):
-  """Bytes on each device, by what XLA sets aside for one program.
+  """Bytes on each device, by what XLA counts for one program.
 
   arguments, outputs: with the padding of the device's layout.
   aliased: outputs in the place of arguments, which are donated.
-  temporaries: one block for all that the program computes on the way.
+  temporaries: what the program computes on the way.
+  alive: of all these, the most at once. On a TPU less than their sum: the
+    compiler accepts programs whose sum is more than the chip has.
   code: the program itself.
   rest_of_run: of the run, which stays, what is not among the arguments.
   """
@@ -39,13 +41,14 @@ class Memory(NamedTuple):
   outputs: int
   aliased: int
   temporaries: int
+  alive: int
   code: int
   rest_of_run: int
 
   @property
   def peak(self) -> int:
     """Bytes that are taken while the program runs."""
-    return sum(self) - 2 * self.aliased
+    return self.alive + self.code + self.rest_of_run
 
 
 class Program(NamedTuple):
@@ -100,6 +103,7 @@ def measure(
     outputs=analysis.output_size_in_bytes,
     aliased=analysis.alias_size_in_bytes,
     temporaries=analysis.temp_size_in_bytes,
+    alive=analysis.peak_memory_in_bytes,
     code=analysis.generated_code_size_in_bytes,
     rest_of_run=max(0, size_of_run - analysis.argument_size_in_bytes),
   )

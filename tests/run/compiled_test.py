@@ -213,8 +213,8 @@ class MeasureTest(parameterized.TestCase):
     self.assertEqual(plain.memory.arguments, 64)
     self.assertEqual(plain.memory.outputs, 64)
     self.assertEqual(plain.memory.peak - donated.memory.peak, 64)
-    memory = compiled.Memory(1, 20, 15, 300, 4000, 50000)
-    self.assertEqual(memory.peak, 1 + 20 - 15 + 300 + 4000 + 50000)
+    memory = compiled.Memory(1, 20, 15, 300, 4000, 50000, 600000)
+    self.assertEqual(memory.peak, 654000)
 
   def test_the_rest_of_the_run_is_never_negative(self):
     found = self._measure(lambda x: x + 1, size_of_run=100)
@@ -241,6 +241,7 @@ class MeasureTest(parameterized.TestCase):
       output_size_in_bytes=20,
       alias_size_in_bytes=300,
       temp_size_in_bytes=4000,
+      peak_memory_in_bytes=3000,
       generated_code_size_in_bytes=50000,
     )
     with mock.patch.object(
@@ -248,7 +249,7 @@ class MeasureTest(parameterized.TestCase):
     ):
       found = self._measure(lambda x: x + 1, size_of_run=600001)
     self.assertEqual(
-      found.memory, compiled.Memory(1, 20, 300, 4000, 50000, 600000)
+      found.memory, compiled.Memory(1, 20, 300, 4000, 3000, 50000, 600000)
     )
 
 
