@@ -98,8 +98,8 @@ def _memory_table(found: fitting.Check) -> rich.table.Table:
   grid = rich.table.Table(
     title=f'GB on each chip, which has {fitting.gigabytes(available)}',
     box=rich.box.SIMPLE_HEAD,
-    caption='peak: arguments + outputs - aliased + temporaries + code + rest '
-    'of run. TFLOP: matrix products on each chip.',
+    caption='alive: of what is left of it, the most at once. peak: alive + '
+    'code + rest of run. TFLOP: matrix products on each chip.',
   )
   grid.add_column('program', no_wrap=True)
   names = (*compiled.Memory._fields, 'peak')

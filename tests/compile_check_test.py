@@ -1,6 +1,7 @@
 """Tests of the check: the real main, for virtual devices of this machine."""
 
 import contextlib
+import functools
 import importlib.metadata
 import io
 import itertools
@@ -9,12 +10,15 @@ import pathlib
 import sys
 from unittest import mock
 
+import rich.console
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import compile_check
 from replay_rl.run import compiled
 from replay_rl.run import fitting
+from replay_rl.run import hlo
+from replay_rl.run import hlo_costs
 from tests import tpu_library
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -109,12 +113,49 @@ class MainTest(parameterized.TestCase):
     self.assertIn('init does not compile: no room', out)
 
   def test_a_program_that_cannot_be_read_is_said(self):
-    memory = compiled.Memory(1, 1, 1, 1, 1, 1)
+    memory = compiled.Memory(1, 1, 1, 1, 1, 1, 1)
     program = compiled.Program('init', memory, None, None, 'odd', 1.0)
     with mock.patch.object(compiled, 'programs', return_value=iter([program])):
       status, out, _ = _main(self.config, '--topology=cpu:8')
     self.assertEqual(status, 0)
     self.assertIn('init cannot be read: odd', out)
+
+  def test_the_numbers_of_the_tables(self):
+    exact = functools.partial(hlo.Times, certainty=hlo.EXACT)
+    source = 'jit(<lambda>)/while/body/closed_call/meanwhile/add'
+    found = [
+      hlo_costs.Collective('all-gather', size, times, f'f32[{size}]', source)
+      for size, times in (
+        *((1_000_000 * i, exact(2)) for i in range(1, 7)),
+        (500, hlo.Times(3, hlo.AT_MOST)),
+      )
+    ]
+    memory = compiled.Memory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
+    program = compiled.Program('act', memory, exact(2 * 10**12), found, None, 1)
+    chips = compile_check.topology_lib.Topology('v5e:2x2', 16e9, range(4))
+    out = io.StringIO()
+    compile_check.show(
+      fitting.Check(chips, {'data': 4}, {'act': 2 * 10**9}, [program], []),
+      rich.console.Console(file=out, width=150),
+    )
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    # Four of the chip's 16 GB, and twice what was planned.
+    self.assertIn(
+      ['act', *'1.000 2.000 0.000 0.000 3.000 0.000 1.000 4.000'.split()]
+      + '25% 2.000 2.00 2.000'.split(),
+      lines,
+    )
+    # 2 x (1 + ... + 6) MB and 3 x 500 bytes, executed 2 x 6 + 3 times.
+    self.assertIn(
+      'act all all-gather 7 at most 15 at most 42.002'.split(), lines
+    )
+    largest = [line for line in lines if line[:1] == ['all-gather']]
+    self.assertEqual(
+      largest[0],
+      'all-gather 2 6.000 12.000 f32[6000000] meanwhile/add'.split(),
+    )
+    self.assertLen(largest, 5)
+    self.assertNotIn('f32[1000000]', out.getvalue())
 
   def test_the_smallest_slice_is_named(self):
     topology = compile_check.topology_lib.Topology('v5e:2x2', 16e9, [])

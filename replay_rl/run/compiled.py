@@ -26,11 +26,13 @@ from replay_rl.tasks import task as task_lib
 
 
 class Memory(NamedTuple):
-  """Bytes on each device, by what XLA sets aside for one program.
+  """Bytes on each device, by what XLA counts for one program.
 
   arguments, outputs: with the padding of the device's layout.
   aliased: outputs in the place of arguments, which are donated.
-  temporaries: one block for all that the program computes on the way.
+  temporaries: what the program computes on the way.
+  alive: of all these, the most at once. On a TPU less than their sum: the
+    compiler accepts programs whose sum is more than the chip has.
   code: the program itself.
   rest_of_run: of the run, which stays, what is not among the arguments.
   """
@@ -39,13 +41,14 @@ class Memory(NamedTuple):
   outputs: int
   aliased: int
   temporaries: int
+  alive: int
   code: int
   rest_of_run: int
 
   @property
   def peak(self) -> int:
     """Bytes that are taken while the program runs."""
-    return sum(self) - 2 * self.aliased
+    return self.alive + self.code + self.rest_of_run
 
 
 class Program(NamedTuple):
@@ -74,8 +77,8 @@ def measure(
   *arguments: base.PyTree,
   mesh: jax.sharding.Mesh,
   size_of_run: int,
-) -> tuple[Program, jax.stages.Compiled | None]:
-  """Compiles a function; returns what it needs, and itself if it compiles.
+) -> Program:
+  """Compiles a function and returns what it needs.
 
   Args:
     name: to report it by.
@@ -91,7 +94,7 @@ def measure(
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     seconds = time.perf_counter() - started
-    return Program(name, None, None, None, _first_line(error), seconds), None
+    return Program(name, None, None, None, _first_line(error), seconds)
   seconds = time.perf_counter() - started
   analysis = compiled.memory_analysis()
   assert analysis is not None
@@ -100,6 +103,7 @@ def measure(
     outputs=analysis.output_size_in_bytes,
     aliased=analysis.alias_size_in_bytes,
     temporaries=analysis.temp_size_in_bytes,
+    alive=analysis.peak_memory_in_bytes,
     code=analysis.generated_code_size_in_bytes,
     rest_of_run=max(0, size_of_run - analysis.argument_size_in_bytes),
   )
@@ -107,13 +111,9 @@ def measure(
   try:
     module = hlo.parse(compiled.as_text() or '')
   except jax.errors.JaxRuntimeError as error:
-    return program._replace(error=_first_line(error)), compiled
-  return (
-    program._replace(
-      flops=hlo_costs.flops(module),
-      collectives=hlo_costs.collectives(module),
-    ),
-    compiled,
+    return program._replace(error=_first_line(error))
+  return program._replace(
+    flops=hlo_costs.flops(module), collectives=hlo_costs.collectives(module)
   )
 
 
@@ -146,7 +146,7 @@ def programs(
   if config.model.checkpoint is not None:
     # They are read to where the run will have them.
     params = jax.tree.map(_of_one_seed, run.learner.params)
-  first, _ = measure(
+  first = measure(
     'init', jitted['init'], params, seeds, mesh=mesh, size_of_run=0
   )
   yield first
@@ -158,18 +158,18 @@ def programs(
   if isinstance(parts.task, task_lib.TextTask):
     yield from _judged_on_host(compile_one, jitted, run, parts, mesh)
   else:
-    yield compile_one('iterate', jitted['iterate'], run)[0]
+    yield compile_one('iterate', jitted['iterate'], run)
   if config.evaluation.every:
     prompts = ()
     if isinstance(parts.task, task_lib.TextTask):
       found = parts.task.prompts_fn(0, 0, config.evaluation.num_prompts)
       prompts = (jax.tree.map(_shape, found),)
-    yield compile_one('evaluate', jitted['evaluate'], run, *prompts)[0]
+    yield compile_one('evaluate', jitted['evaluate'], run, *prompts)
   if config.logging.samples_every:
-    yield compile_one('samples', jitted['samples'], run)[0]
+    yield compile_one('samples', jitted['samples'], run)
   # What `checkpoint.save` holds: a copy of each array, beside the run.
   copy = jax.jit(lambda run: jax.tree.map(jnp.copy, run))
-  yield compile_one('checkpoint', copy, run)[0]
+  yield compile_one('checkpoint', copy, run)
 
 
 def _judged_on_host(
@@ -186,22 +186,12 @@ def _judged_on_host(
     lambda leaf: _shape(np.stack([leaf] * num_seeds)),
     parts.task.prompts_fn(0, 0, parts.num_prompts),
   )
-  program, compiled = compile_one('act', jitted['act'], run, prompts)
-  yield program
+  yield compile_one('act', jitted['act'], run, prompts)
   with jax.set_mesh(mesh):
     _, generation = jitted['act'].eval_shape(run, prompts)
-  if compiled is not None:
-    # What it returns stays where the compiler put it.
-    generation = jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding
-      ),
-      generation,
-      compiled.output_shardings[1],
-    )
   rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
   learner = jitted['remember_and_learn']
-  yield compile_one('remember_and_learn', learner, run, generation, rewards)[0]
+  yield compile_one('remember_and_learn', learner, run, generation, rewards)
 
 
 def _shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:

@@ -1,6 +1,7 @@
 """Tests of compiling a run whose arrays do not exist."""
 
 import math
+import types
 from unittest import mock
 
 import jax
@@ -66,7 +67,13 @@ class RunTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls.config = text_config(num_seeds=2)
-    cls.parts, cls.mesh, cls.programs = _programs(cls.config, _TWO)
+    with mock.patch.object(
+      compiled, 'measure', wraps=compiled.measure
+    ) as measured:
+      cls.parts, cls.mesh, cls.programs = _programs(cls.config, _TWO)
+    cls.arguments = {
+      call.args[0]: call.args[2:] for call in measured.call_args_list
+    }
 
   def test_every_program_of_a_run_compiles_in_the_order_of_the_run(self):
     self.assertEqual(
@@ -96,6 +103,12 @@ class RunTest(parameterized.TestCase):
     whole = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
     found = self.programs['init'].memory.arguments
     self.assertBetween(found, whole / 2, 0.6 * whole)
+
+  def test_the_learner_finds_what_was_generated_where_the_sampler_put_it(self):
+    _, generation, _ = self.arguments['remember_and_learn']
+    rows = generation.completions.tokens
+    self.assertEqual(rows.sharding.shard_shape(rows.shape)[1], 8)
+    self.assertTrue(generation.policy_version.sharding.is_fully_replicated)
 
   @parameterized.parameters('act', 'remember_and_learn')
   def test_the_run_is_donated(self, name):
@@ -159,6 +172,22 @@ class ProgramsTest(parameterized.TestCase):
     self.assertEqual(program.error, 'no room')
     self.assertIsNone(program.memory)
 
+  @parameterized.parameters((text_config, True), (tiny.config, False))
+  def test_weights_of_a_checkpoint_come_split(self, config_fn, is_split):
+    nothing = compiled.Program('init', None, None, None, 'stop', 0.0)
+    with mock.patch.object(
+      compiled, 'measure', return_value=nothing
+    ) as measured:
+      _programs(config_fn(), _TWO)
+    _, _, params, _ = measured.call_args.args
+    shapes = jax.tree.leaves(params)
+    self.assertEqual(
+      {shape.sharding is not None for shape in shapes}, {is_split}
+    )
+    embedding = params['embedding']
+    if is_split:
+      self.assertEqual(embedding.sharding.shard_shape(embedding.shape)[1], 8)
+
   def test_no_mesh_is_left_behind_when_one_stops_early(self):
     config = tiny.config()
     mesh = mesh_lib.make(_TWO)
@@ -179,33 +208,49 @@ class MeasureTest(parameterized.TestCase):
     )
 
   def test_the_peak_counts_what_is_donated_once(self):
-    plain, _ = self._measure(lambda x: x + 1)
-    donated, _ = self._measure(lambda x: x + 1, donate_argnums=0)
+    plain = self._measure(lambda x: x + 1)
+    donated = self._measure(lambda x: x + 1, donate_argnums=0)
     self.assertEqual(plain.memory.arguments, 64)
     self.assertEqual(plain.memory.outputs, 64)
     self.assertEqual(plain.memory.peak - donated.memory.peak, 64)
-    memory = compiled.Memory(1, 20, 15, 300, 4000, 50000)
-    self.assertEqual(memory.peak, 1 + 20 - 15 + 300 + 4000 + 50000)
+    memory = compiled.Memory(1, 20, 15, 300, 4000, 50000, 600000)
+    self.assertEqual(memory.peak, 654000)
 
   def test_the_rest_of_the_run_is_never_negative(self):
-    found, _ = self._measure(lambda x: x + 1, size_of_run=100)
+    found = self._measure(lambda x: x + 1, size_of_run=100)
     self.assertEqual(found.memory.rest_of_run, 36)
-    found, _ = self._measure(lambda x: x + 1, size_of_run=10)
+    found = self._measure(lambda x: x + 1, size_of_run=10)
     self.assertEqual(found.memory.rest_of_run, 0)
 
   def test_a_program_that_cannot_be_written_down_has_a_memory(self):
     failure = jax.errors.JaxRuntimeError('unknown\nthing')
     with mock.patch.object(jax.stages.Compiled, 'as_text', side_effect=failure):
-      found, executable = self._measure(lambda x: x + 1)
+      found = self._measure(lambda x: x + 1)
     self.assertEqual(found.memory.arguments, 64)
     self.assertIsNone(found.collectives)
     self.assertEqual(found.error, 'unknown')
-    self.assertIsNotNone(executable)
 
   def test_all_is_well_with_a_plain_program(self):
-    found, _ = self._measure(lambda x: x @ x)
+    found = self._measure(lambda x: x @ x)
     self.assertIsNone(found.error)
     self.assertEqual(found.flops, hlo.Times(2 * math.prod([4] * 3), hlo.EXACT))
+
+  def test_each_size_is_that_of_the_compiler(self):
+    sizes = types.SimpleNamespace(
+      argument_size_in_bytes=1,
+      output_size_in_bytes=20,
+      alias_size_in_bytes=300,
+      temp_size_in_bytes=4000,
+      peak_memory_in_bytes=3000,
+      generated_code_size_in_bytes=50000,
+    )
+    with mock.patch.object(
+      jax.stages.Compiled, 'memory_analysis', return_value=sizes
+    ):
+      found = self._measure(lambda x: x + 1, size_of_run=600001)
+    self.assertEqual(
+      found.memory, compiled.Memory(1, 20, 300, 4000, 3000, 50000, 600000)
+    )
 
 
 if __name__ == '__main__':

@@ -24,7 +24,7 @@ def _program(name='iterate', peak=100, error=None) -> compiled.Program:
   exact = hlo.Times(2, hlo.EXACT)
   return compiled.Program(
     name=name,
-    memory=None if error else compiled.Memory(peak - 12, 10, 5, 4, 2, 1),
+    memory=None if error else compiled.Memory(9, 10, 5, 4, peak - 3, 2, 1),
     flops=hlo.Times(7, hlo.AT_MOST),
     collectives=[hlo_costs.Collective('all-gather', 8, exact, 'f32[2]', 'a/b')],
     error=error,

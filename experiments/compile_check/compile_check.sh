@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Compiles the published-model configs for slices of v5e, and writes beside this
+# file what was printed and the same as JSON. Usage: bash compile_check.sh [NAME]
+# NAME: gsm8k_qwen3_0_6b or math_qwen2_5_7b; both by default.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.."
+
+check() {
+  local name=$1
+  shift
+  local status=0
+  "${PYTHON:-python}" -m replay_rl.compile_check "--config=configs/$name.py" \
+    "--json=$here/$name.json" "$@" >"$here/$name.txt" || status=$?
+  tail -n 1 "$here/$name.txt"
+  # 1 says that it does not fit, which is a result too.
+  [ "$status" -le 1 ] || exit "$status"
+}
+
+case "${1:-all}" in
+  gsm8k_qwen3_0_6b | all)
+    check gsm8k_qwen3_0_6b --topology=v5e:2x2 \
+      --mesh='{"data": 1, "fsdp": 4, "tensor": 1}'
+    ;;&
+  math_qwen2_5_7b | all)
+    check math_qwen2_5_7b --smallest=v5e
+    ;;
+esac
