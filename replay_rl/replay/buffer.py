@@ -93,7 +93,7 @@ def insert(
   if keep_scores is None:
     slots_B = (state.next_slot + rank_B) % capacity
   else:
-    slots_B = _overwrite_order(state, storage.whole(keep_scores))[rank_B]
+    slots_B = _overwrite_order(state, keep_scores)[rank_B]
   slots_B = jnp.where(is_valid_B, slots_B, capacity)  # A rank may be -1.
   priorities_B, is_repaired_B = _repair(storage.whole(priorities))
   num_stored = jnp.sum(is_valid_B, dtype=jnp.int32)

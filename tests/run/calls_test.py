@@ -42,7 +42,9 @@ class CallsTest(parameterized.TestCase):
     self.assertIn('max_age', found)
     self.assertNotIn('product', found)
     draws = calls.functions_like(sampling, 'rng_key', 'weights', 'num_draws')
-    self.assertEqual(set(draws), {'blocked_inverse_cdf', 'gumbel_top_k'})
+    self.assertEqual(
+      set(draws), {'blocked_inverse_cdf', 'gumbel_top_k', 'private_shards'}
+    )
 
   @parameterized.parameters(
     ('area', 'must be a call'),
