@@ -11,6 +11,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import model
+from replay_rl.run import distributed
 from replay_rl.run import evaluate
 from replay_rl.run import host_judged
 from replay_rl.run import iteration
@@ -86,9 +87,12 @@ def build(
     sampler_mesh=sampler_mesh,
   )
 
+  if sampler_mesh is None:
+    act = distributed.aligned(act)
+
   def move(program):
     if sampler_mesh is None:
-      return jax.jit(program, out_shardings=whole)
+      return distributed.aligned(jax.jit(program, out_shardings=whole))
     return sampler_mesh_lib.moved(
       program, parts, mesh=sampler_mesh, out_shardings=whole
     )
@@ -127,12 +131,16 @@ def build(
       )
     )
   return Programs(
-    init=jax.jit(init, out_shardings=shardings),
+    init=distributed.aligned(jax.jit(init, out_shardings=shardings)),
     iterate=iterate,
     evaluate=score,
-    samples=jax.jit(
-      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
-      out_shardings=whole,
+    samples=distributed.aligned(
+      jax.jit(
+        lambda run: over_seeds(
+          lambda one: samples_lib.read(one, num_shown), run
+        ),
+        out_shardings=whole,
+      )
     ),
   )
 
@@ -149,8 +157,10 @@ def _iterate_fn(
     jax.jit, donate_argnums=0, out_shardings=out_shardings
   )
   if act is None:
-    return jit(
-      lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run)
+    return distributed.aligned(
+      jit(
+        lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run)
+      )
     )
   draw_prompts = jax.jit(
     lambda run: over_seeds(lambda one: iteration.draw_prompts(one, parts), run)
@@ -164,6 +174,7 @@ def _iterate_fn(
       generation,
     )
   )
+  finish = distributed.aligned(finish)
   return lambda run: finish(*act(run, draw_prompts(run)))
 
 
