@@ -29,7 +29,7 @@ from replay_rl import train
 from replay_rl.run import distributed
 from replay_rl.run import programs
 
-_SECONDS = 240  # Whatever becomes of who started it.
+_SECONDS = 900  # Whatever becomes of who started it.
 
 
 def main() -> None:

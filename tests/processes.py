@@ -8,7 +8,7 @@ from typing import Any
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
-_SECONDS = 240
+_SECONDS = 900
 
 
 def _experiment():

@@ -222,6 +222,8 @@ def launched(
     for process in started:
       process.kill()
       process.wait()
+      if process.stdout is not None:
+        process.stdout.close()
 
 
 def differences(one: pathlib.Path, other: pathlib.Path) -> dict[str, Any]:

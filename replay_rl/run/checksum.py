@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.run import distributed
 
 
 def of_leaves(tree: base.PyTree) -> dict[str, int]:
@@ -59,9 +60,11 @@ def _words(array: base.Array) -> base.Array:
 
 @functools.cache
 def _program(sharding: jax.sharding.Sharding | None):
-  return jax.jit(
-    lambda leaves: jnp.stack([of_array(leaf) for leaf in leaves]),
-    out_shardings=sharding,
+  return distributed.aligned(
+    jax.jit(
+      lambda leaves: jnp.stack([of_array(leaf) for leaf in leaves]),
+      out_shardings=sharding,
+    )
   )
 
 

@@ -11,15 +11,20 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from replay_rl import base
+
+_BARRIER_TIMEOUT = 24 * 3600  # Seconds. Who is dead is noticed before.
 
 
 class OtherProcessError(ValueError):
@@ -81,7 +86,7 @@ def start(
       num_processes,
       process_id,
       heartbeat_timeout_seconds=heartbeat_timeout,
-      # A process that ends with an error alone waits for the others so long.
+      # How long one that has ended waits for the others.
       shutdown_timeout_seconds=heartbeat_timeout,
     )
   except (ValueError, RuntimeError) as error:
@@ -121,6 +126,39 @@ def is_main() -> bool:
   """Returns whether this process writes what only one may write."""
   # Without other processes no device is asked for.
   return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+  """Returns once all processes have come, however long that takes.
+
+  Within a program they may not be long apart: Gloo gives up after 30 seconds.
+  """
+  # This one is not made of a collective itself.
+  ocp.multihost.sync_global_processes(
+    f'replay_rl:{name}',
+    timeout=_BARRIER_TIMEOUT,
+    processes=set(range(jax.process_count())),
+  )
+
+
+def aligned(program: Any) -> Callable:
+  """Returns a jitted program whose first run all processes begin together.
+
+  Some compile for longer than others, who find the program in a cache.
+  """
+  if jax.process_count() == 1:
+    return program
+  is_compiled = False
+
+  def run(*args):
+    nonlocal is_compiled
+    if not is_compiled:
+      program.lower(*args).compile()
+      barrier('compiled')
+      is_compiled = True
+    return program(*args)
+
+  return run
 
 
 def any_process(flag: bool) -> bool:
@@ -172,6 +210,7 @@ def together(what: str) -> Iterator[None]:
     yield
   except Exception as error:
     failure = error
+  barrier(what)
   is_failed = any_process(failure is not None)
   if failure is not None:
     raise failure
@@ -216,19 +255,23 @@ def check_mesh(mesh: jax.sharding.Mesh) -> None:
 
 @contextlib.contextmanager
 def ending_all() -> Iterator[None]:
-  """Ends this process at once if the body fails unforeseen, and so the others.
+  """Ends this process at once if the body fails, and so the others.
 
   An orderly end would wait for the others, while they wait for this one in a
-  collective. A ValueError passes: `together` raises it in all of them.
+  collective. With one process it changes nothing.
   """
   try:
     yield
-  except ValueError:
-    raise
-  except Exception:
+  except Exception as error:
     if jax.process_count() == 1:
       raise
-    traceback.print_exc()
+    if isinstance(error, ValueError):
+      print(f'error: {error}', file=sys.stderr)
+    else:
+      traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
+    if is_main():
+      # Where all fail alike, the others get to say why: they die without it.
+      time.sleep(1)
     os._exit(1)

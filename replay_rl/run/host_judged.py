@@ -48,15 +48,17 @@ def iterate_fn(
     mesh: the devices of the run.
     act: the first of the two programs, as `sampler_mesh.act_fn`.
   """
-  remember_and_learn = jax.jit(
-    lambda run, generation, rewards: over_seeds(
-      functools.partial(iteration.remember_and_learn, parts=parts),
-      run,
-      generation,
-      rewards,
-    ),
-    donate_argnums=0,
-    out_shardings=(shardings, _whole(mesh)),
+  remember_and_learn = distributed.aligned(
+    jax.jit(
+      lambda run, generation, rewards: over_seeds(
+        functools.partial(iteration.remember_and_learn, parts=parts),
+        run,
+        generation,
+        rewards,
+      ),
+      donate_argnums=0,
+      out_shardings=(shardings, _whole(mesh)),
+    )
   )
 
   def iterate(run):

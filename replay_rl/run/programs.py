@@ -12,6 +12,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import model
+from replay_rl.run import distributed
 from replay_rl.run import evaluate
 from replay_rl.run import host_judged
 from replay_rl.run import iteration
@@ -92,9 +93,12 @@ def build(
     sampler_mesh=sampler_mesh,
   )
 
+  if sampler_mesh is None:
+    act = distributed.aligned(act)
+
   def move(program):
     if sampler_mesh is None:
-      return jax.jit(program, out_shardings=whole)
+      return distributed.aligned(jax.jit(program, out_shardings=whole))
     return sampler_mesh_lib.moved(
       program, parts, mesh=sampler_mesh, out_shardings=whole
     )
@@ -140,10 +144,10 @@ def build(
     out_shardings=whole,
   )
   return Programs(
-    init=jitted['init'],
+    init=distributed.aligned(jitted['init']),
     iterate=iterate,
     evaluate=score,
-    samples=jitted['samples'],
+    samples=distributed.aligned(jitted['samples']),
     jitted=jitted,
   )
 
@@ -160,8 +164,10 @@ def _iterate_fn(
     jax.jit, donate_argnums=0, out_shardings=out_shardings
   )
   if act is None:
-    return jit(
-      lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run)
+    return distributed.aligned(
+      jit(
+        lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run)
+      )
     )
   draw_prompts = jax.jit(
     lambda run: over_seeds(lambda one: iteration.draw_prompts(one, parts), run)
@@ -175,6 +181,7 @@ def _iterate_fn(
       generation,
     )
   )
+  finish = distributed.aligned(finish)
   return lambda run: finish(*act(run, draw_prompts(run)))
 
 

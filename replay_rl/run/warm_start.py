@@ -89,7 +89,7 @@ def train(
     if mesh.empty
     else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   )
-  return jax.jit(all_steps, out_shardings=whole)(params)
+  return distributed.aligned(jax.jit(all_steps, out_shardings=whole))(params)
 
 
 def load_or_train(

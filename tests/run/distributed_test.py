@@ -1,9 +1,11 @@
 """Tests of how processes find each other and agree, with one process."""
 
+import io
 from unittest import mock
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 from absl.testing import absltest
 from absl.testing import parameterized
 from jax.experimental import multihost_utils
@@ -69,6 +71,7 @@ class StartTest(parameterized.TestCase):
       "--coordinator_address = 'here': must be HOST:PORT",
     ),
     ({'coordinator_address': ':12'}, "= ':12': must be HOST:PORT"),
+    ({'coordinator_address': 'a:b'}, "= 'a:b': must be HOST:PORT"),
     ({'coordinator_address': 'a:0'}, "= 'a:0': must be HOST:PORT"),
     ({'coordinator_address': 'a:65536'}, "= 'a:65536': must be HOST:PORT"),
     ({'num_processes': 0}, '--num_processes = 0: must be at least 1'),
@@ -126,6 +129,10 @@ class AloneTest(parameterized.TestCase):
     distributed.check_equal('this', 1, 'advice')
     distributed.check_mesh(mesh_lib.make({'data': 1, 'fsdp': 1, 'tensor': 1}))
 
+  def test_a_program_is_left_as_it_is(self):
+    program = jax.jit(lambda x: x)
+    self.assertIs(distributed.aligned(program), program)
+
   def test_an_error_of_its_own_is_raised_as_it_is(self):
     for error in (OSError('disk'), ValueError('field')):
       with self.assertRaises(type(error)) as raised:
@@ -146,6 +153,47 @@ class OthersTest(parameterized.TestCase):
         side_effect=lambda own: np.stack([own, value(own)]),
       )
     )
+
+  def setUp(self):
+    super().setUp()
+    self.barrier = self.enter_context(
+      mock.patch.object(ocp.multihost, 'sync_global_processes')
+    )
+
+  def test_a_program_waits_for_the_others_once_it_is_compiled(self):
+    self._others(np.copy)
+    program = mock.Mock(side_effect=lambda *args: sum(args))
+    order = mock.Mock()
+    order.attach_mock(program, 'program')
+    order.attach_mock(self.barrier, 'barrier')
+    aligned = distributed.aligned(program)
+    self.assertEqual([aligned(1, 2), aligned(3, 4)], [3, 7])
+    self.assertEqual(
+      [name for name, *_ in order.mock_calls],
+      [
+        'program.lower',
+        'program.lower().compile',
+        'barrier',
+        'program',
+        'program',
+      ],
+    )
+
+  def test_the_main_process_is_the_first(self):
+    self.enter_context(
+      mock.patch.object(jax.distributed, 'is_initialized', return_value=True)
+    )
+    for index, expected in ((0, True), (1, False)):
+      with mock.patch.object(jax, 'process_index', return_value=index):
+        self.assertEqual(distributed.is_main(), expected)
+
+  def test_a_failure_here_is_told_to_the_others(self):
+    told = []
+    self._others(lambda own: told.append(own) or np.copy(own))
+    with self.assertRaisesRegex(OSError, 'disk'):
+      with distributed.together('this'):
+        raise OSError('disk')
+    self.assertEqual(told, [1])
 
   def test_what_any_process_says_counts(self):
     self._others(np.ones_like)
@@ -190,18 +238,23 @@ class OthersTest(parameterized.TestCase):
     ):
       distributed.check_mesh(mesh_lib.make({'data': 2, 'fsdp': 1, 'tensor': 1}))
 
-  def test_an_unforeseen_error_ends_the_process_at_once(self):
+  @parameterized.parameters(
+    (RuntimeError('no reason'), 'RuntimeError: no reason\n'),
+    (ValueError('a field'), '^error: a field\n$'),
+  )
+  def test_an_error_is_told_and_ends_the_process_at_once(self, error, message):
     self._others(np.copy)
     leave = self.enter_context(
       mock.patch.object(distributed.os, '_exit', side_effect=SystemExit('left'))
     )
+    sleep = self.enter_context(mock.patch.object(distributed.time, 'sleep'))
+    told = self.enter_context(mock.patch('sys.stderr', io.StringIO()))
     with self.assertRaisesRegex(SystemExit, 'left'):
       with distributed.ending_all():
-        raise RuntimeError('no reason')
+        raise error
     leave.assert_called_once_with(1)
-    with self.assertRaisesRegex(ValueError, 'a reason'):
-      with distributed.ending_all():
-        raise ValueError('a reason')
+    sleep.assert_called_once_with(1)
+    self.assertRegex(told.getvalue(), message)
 
 
 if __name__ == '__main__':
