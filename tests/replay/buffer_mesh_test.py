@@ -13,6 +13,7 @@ from replay_rl import base
 from replay_rl.replay import buffer
 from replay_rl.replay import sampling
 from replay_rl.replay import storage
+from replay_rl.run import mesh as mesh_lib
 from tests import collectives
 from tests.replay import buffers
 
@@ -231,9 +232,11 @@ class CostTest(parameterized.TestCase):
   @parameterized.parameters(*DRAWS)
   def test_a_sample_sends_the_rows_drawn_and_draws_without_sending(self, name):
     def sample(state, rng_key):
-      return buffer.sample(
+      drawn = buffer.sample(
         state, rng_key, state.priorities, self.BATCH, draw=DRAWS[name]
       )
+      # As of a learner that uses them with its share of the rows.
+      return drawn, mesh_lib.split_rows((drawn.probs, drawn.is_valid))
 
     rng_key = jax.eval_shape(lambda: jax.random.key(0))
     program = self.compiled(sample, rng_key, donate=False)

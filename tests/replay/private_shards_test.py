@@ -54,6 +54,9 @@ class PrivateShardsTest(parameterized.TestCase):
       shards = np.asarray(drawn.slots).reshape(8, NUM_SHARDS) % NUM_SHARDS
       np.testing.assert_array_equal(np.sort(shards), [[0, 1, 2, 3]] * 8)
       first.add(int(shards[0, 0]))
+      # Shards of equal weights draw independently: 100 slots each.
+      places = np.asarray(drawn.slots).reshape(8, NUM_SHARDS) // NUM_SHARDS
+      self.assertGreater(np.mean(places[:, 0] != places[:, 1]), 0.5)
     self.assertEqual(first, {0, 1, 2, 3})
 
   def test_a_shard_is_drawn_from_by_its_weights_alone(self):
