@@ -62,6 +62,29 @@ def constant(value: float, shape: tuple[int, ...], axes: tuple) -> nnx.Param:
   return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes)
 
 
+def unsplit(array: base.Array, logical_axes: tuple) -> base.Array:
+  """Returns the array itself: the `base.ConstrainFn` of one device."""
+  del logical_axes
+  return array
+
+
+def look_up(
+  embedding: base.Array,
+  tokens_BT: base.Array,
+  *,
+  dtype: Any,
+  constrain_fn: base.ConstrainFn,
+) -> base.Array:
+  """Returns the embeddings of tokens, `[B, T, D]`, of a `[V, D]` table.
+
+  Each device reads its channels of more rows than its own, and then exchanges
+  them for its rows: neither the table nor all rows are ever in one place.
+  """
+  tokens_BT = constrain_fn(tokens_BT, ('rows_by_channel', None))
+  x_BTD = constrain_fn(embedding[tokens_BT], ('rows_by_channel', None, 'embed'))
+  return constrain_fn(x_BTD.astype(dtype), ('rows', None, None))
+
+
 class Layer(nnx.Module):
   """The parameters of all layers, stacked; called on those of one.
 

@@ -69,7 +69,7 @@ def init(
     dict of float32 arrays.
   """
   module = Transformer(
-    config, rngs=nnx.Rngs(rng_key), constrain_fn=constrain_fn or _unsplit
+    config, rngs=nnx.Rngs(rng_key), constrain_fn=constrain_fn or layers.unsplit
   )
   graphdef, state = nnx.split(module)
   return graphdef, nnx.to_pure_dict(state)
@@ -91,7 +91,7 @@ def logical_axes(config: architecture.TransformerConfig) -> base.PyTree:
     for the axis of fused matrices.
   """
   abstract = nnx.eval_shape(
-    lambda: Transformer(config, rngs=nnx.Rngs(0), constrain_fn=_unsplit)
+    lambda: Transformer(config, rngs=nnx.Rngs(0), constrain_fn=layers.unsplit)
   )
   axes = jax.tree.map(
     lambda variable: variable.replace(variable.axes),
@@ -99,11 +99,6 @@ def logical_axes(config: architecture.TransformerConfig) -> base.PyTree:
     is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
   )
   return nnx.to_pure_dict(axes)
-
-
-def _unsplit(array: base.Array, logical_axes: tuple) -> base.Array:
-  del logical_axes
-  return array
 
 
 def unstack(params: base.PyTree) -> base.PyTree:
@@ -214,9 +209,8 @@ def extend(
 def unembed(params: base.PyTree, x: base.Array) -> base.Array:
   """Returns float32 logits `[..., V]` of hidden states `[..., D]`."""
   rows = 'bt'[: x.ndim - 1]
-  return layers.matmul(
-    f'{rows}d,vd->{rows}v', jnp.float32, x, _output_projection(params)
-  )
+  weight = _output_projection(params)
+  return layers.matmul(f'{rows}d,vd->{rows}v', jnp.float32, x, weight)
 
 
 def _output_projection(params: base.PyTree) -> base.Array:
@@ -341,21 +335,6 @@ def _hidden_states(
   return x_BTD
 
 
-def _look_up(module: Transformer, tokens_BT: base.Array) -> base.Array:
-  """Returns the embeddings of tokens.
-
-  Each device reads its channels of more rows than its own, and then exchanges
-  them for its rows: neither the embedding nor all rows are ever in one place.
-  """
-  tokens_BT = module.constrain_fn(tokens_BT, ('rows_by_channel', None))
-  x_BTD = module.constrain_fn(
-    module.embedding[...][tokens_BT], ('rows_by_channel', None, 'embed')
-  )
-  return module.constrain_fn(
-    x_BTD.astype(module.config.compute_dtype), ('rows', None, None)
-  )
-
-
 def _forward(
   graphdef: nnx.GraphDef,
   params: base.PyTree,
@@ -397,10 +376,14 @@ def _forward(
     return module(x_BTD, context, key_values, index), None
 
   if remat:
-    # A scan keeps the two passes apart by itself; then both can use the weights
-    # that were collected once.
+    # In a scan both passes may share the weights that were collected.
     run_layer = jax.checkpoint(run_layer, prevent_cse=is_unrolled)
-  x_BTD = _look_up(module, tokens_BT)
+  x_BTD = layers.look_up(
+    module.embedding[...],
+    tokens_BT,
+    dtype=config.compute_dtype,
+    constrain_fn=module.constrain_fn,
+  )
   if is_unrolled:
     pasts = key_values or [None] * config.num_layers
     key_values = []
