@@ -43,7 +43,7 @@ class FittingTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.config = tiny.config()
+    cls.config = tiny.config(evaluation__num_prompts=8)
     cls.parts = build.parts(cls.config)
 
   def _check(self, *programs, memory=100.0, stops_early=False):
