@@ -182,7 +182,8 @@ class SmallestTest(parameterized.TestCase):
     self.assertLen(tried, 4)
     self.assertEqual([bool(check.problems) for check in found[:3]], [True] * 3)
     # Nothing is compiled after what does not fit.
-    self.assertEqual([len(check.programs) for check in found], [1, 1, 1, 2])
+    checks = [one for one in found if not isinstance(one, str)]
+    self.assertEqual([len(check.programs) for check in checks], [1, 1, 1, 2])
     self.assertEqual(found[-1].topology.name, 'v5e:2x2')
     self.assertEqual(found[-1].problems, [])
 
