@@ -31,8 +31,9 @@ class Memory(NamedTuple):
   arguments, outputs: with the padding of the device's layout.
   aliased: outputs in the place of arguments, which are donated.
   temporaries: what the program computes on the way.
-  alive: of all these, the most at once. On a TPU less than their sum: the
-    compiler accepts programs whose sum is more than the chip has.
+  alive: of all these, the most at once. Of a TPU as the compiler says, which
+    accepts programs whose sum is more than the chip has; elsewhere their sum,
+    for what it says of a CPU leaves temporaries out.
   code: the program itself.
   rest_of_run: of the run, which stays, what is not among the arguments.
   """
@@ -103,7 +104,7 @@ def measure(
     outputs=analysis.output_size_in_bytes,
     aliased=analysis.alias_size_in_bytes,
     temporaries=analysis.temp_size_in_bytes,
-    alive=analysis.peak_memory_in_bytes,
+    alive=_alive(analysis, mesh.devices.flat[0].platform),
     code=analysis.generated_code_size_in_bytes,
     rest_of_run=max(0, size_of_run - analysis.argument_size_in_bytes),
   )
@@ -192,6 +193,17 @@ def _judged_on_host(
   rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
   learner = jitted['remember_and_learn']
   yield compile_one('remember_and_learn', learner, run, generation, rewards)
+
+
+def _alive(analysis: Any, platform: str) -> int:
+  if platform == 'tpu':
+    return analysis.peak_memory_in_bytes
+  return (
+    analysis.argument_size_in_bytes
+    + analysis.output_size_in_bytes
+    - analysis.alias_size_in_bytes
+    + analysis.temp_size_in_bytes
+  )
 
 
 def _shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:

@@ -248,9 +248,11 @@ class MeasureTest(parameterized.TestCase):
       jax.stages.Compiled, 'memory_analysis', return_value=sizes
     ):
       found = self._measure(lambda x: x + 1, size_of_run=600001)
+      of_tpu = compiled._alive(sizes, 'tpu')
     self.assertEqual(
-      found.memory, compiled.Memory(1, 20, 300, 4000, 3000, 50000, 600000)
+      found.memory, compiled.Memory(1, 20, 300, 4000, 3721, 50000, 600000)
     )
+    self.assertEqual(of_tpu, 3000)
 
 
 if __name__ == '__main__':

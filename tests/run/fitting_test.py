@@ -43,7 +43,7 @@ class FittingTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.config = tiny.config()
+    cls.config = tiny.config(evaluation__num_prompts=8)
     cls.parts = build.parts(cls.config)
 
   def _check(self, *programs, memory=100.0, stops_early=False):
@@ -147,7 +147,7 @@ class SmallestTest(parameterized.TestCase):
     def programs(config, parts, mesh):
       del config, parts
       tried.append(tuple(mesh.shape.values()))
-      return iter([_program(peak=next(peaks))])
+      return iter([_program(peak=next(peaks)), _program('samples', 1)])
 
     make = functools.partial(topology.Topology, memory=memory)
     with (
@@ -181,6 +181,9 @@ class SmallestTest(parameterized.TestCase):
     self.assertEqual({tried[1], tried[2]}, {(1, 1, 2), (1, 2, 1)})
     self.assertLen(tried, 4)
     self.assertEqual([bool(check.problems) for check in found[:3]], [True] * 3)
+    # Nothing is compiled after what does not fit.
+    checks = [one for one in found if not isinstance(one, str)]
+    self.assertEqual([len(check.programs) for check in checks], [1, 1, 1, 2])
     self.assertEqual(found[-1].topology.name, 'v5e:2x2')
     self.assertEqual(found[-1].problems, [])
 
