@@ -331,7 +331,8 @@ def _check_constants(config: config_lib.Config, built: iteration.Parts) -> None:
   if built.keep_rule is not None:
     _trace(f'replay.keep = {replay.keep!r}', built.keep_rule, run.buffer, step)
   batch = _trace(
-    f'replay.compose = {replay.compose!r}, replay.weights = {replay.weights!r}',
+    f'replay.compose = {replay.compose!r}, replay.weights = '
+    f'{replay.weights!r}, replay.draw = {replay.draw!r}',
     built.compose_fn,
     run.buffer,
     fresh,

@@ -92,7 +92,6 @@ def build(
     mesh=mesh,
     sampler_mesh=sampler_mesh,
   )
-
   if sampler_mesh is None:
     act = distributed.aligned(act)
 
@@ -138,16 +137,18 @@ def build(
       )
     )
     jitted = {'iterate': iterate, 'evaluate': score}
-  jitted['init'] = jax.jit(init, out_shardings=shardings)
-  jitted['samples'] = jax.jit(
-    lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
-    out_shardings=whole,
+  jitted['init'] = distributed.aligned(jax.jit(init, out_shardings=shardings))
+  jitted['samples'] = distributed.aligned(
+    jax.jit(
+      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
+      out_shardings=whole,
+    )
   )
   return Programs(
-    init=distributed.aligned(jitted['init']),
+    init=jitted['init'],
     iterate=iterate,
     evaluate=score,
-    samples=distributed.aligned(jitted['samples']),
+    samples=jitted['samples'],
     jitted=jitted,
   )
 

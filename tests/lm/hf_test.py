@@ -390,7 +390,7 @@ class LoadTest(parameterized.TestCase):
     self._write(_tensors(_QWEN3))
     with (
       mock.patch.dict('sys.modules', {'safetensors': None}),
-      self.assertRaisesRegex(ImportError, r"pip install -e '\.\[hf\]'"),
+      self.assertRaisesRegex(ImportError, r"pip install -e '\.\[math\]'"),
     ):
       hf.load(self.folder, _QWEN3)
 

@@ -19,6 +19,7 @@ from replay_rl.run import build
 from replay_rl.run import learner
 from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import programs
+from replay_rl.run import working_memory
 from tests import tiny
 
 _ONE = {'data': 1, 'fsdp': 1, 'tensor': 1}
@@ -110,7 +111,7 @@ class ActivationsTest(parameterized.TestCase):
       chunk_size=chunk_size,
       remat=remat,
     ).temp_size_in_bytes
-    terms = budget.activations(
+    terms = working_memory.activations(
       transformer, num_rows=4, chunk_size=chunk_size, remat=remat
     )
     gradients = 4 * num_microbatches * architecture.num_params(transformer)
@@ -143,14 +144,14 @@ class ActivationsTest(parameterized.TestCase):
       jax.jit(generate), params, jax.random.key(0), prompts
     ).temp_size_in_bytes
     task = dataclasses.replace(parts.task, prompt_length=32, max_new_tokens=32)
-    terms = budget.sampling(transformer, task, num_rows=32)
+    terms = working_memory.sampling(transformer, task, num_rows=32)
     ratio = sum(terms.values()) / found
     self.assertGreater(ratio, 0.5)
     self.assertLess(ratio, 2.0)
 
   def test_a_smaller_chunk_and_remat_need_less(self):
     def total(chunk_size, remat):
-      terms = budget.activations(
+      terms = working_memory.activations(
         _transformer(vocab_size=4096),
         num_rows=4,
         chunk_size=chunk_size,
@@ -165,7 +166,7 @@ class ActivationsTest(parameterized.TestCase):
 
   def test_what_grows_with_the_rows_doubles_with_them(self):
     once, twice = (
-      budget.activations(
+      working_memory.activations(
         _transformer(compute_dtype='bfloat16'),
         num_rows=rows,
         chunk_size=None,

@@ -9,7 +9,6 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from absl.testing import absltest
 from absl.testing import parameterized
 

@@ -81,6 +81,8 @@ def _run(sampler_shape, *, on_host, lag, num_seeds=1):
   def watched(generate_fn):
     def generate(params, rng_key, prompts):
       mesh = jax.sharding.get_abstract_mesh()
+      # As part of a program, not operation by operation.
+      assert isinstance(jax.tree.leaves(params)[0], jax.core.Tracer)
       seen.append(dict(mesh.shape))
       return generate_fn(params, rng_key, prompts)
 

@@ -1,0 +1,188 @@
+"""What the programs of a run need while they run, estimated by tracing them.
+
+The functions of the model are traced on shapes alone, of the share of a device.
+
+  kept for the backward pass: the residuals of `jax.vjp` of the model's
+    log-probabilities, which follow remat and logits_chunk.
+  working set: `WORKING` times the largest result of a matrix product, which is
+    one of logits, attention scores or the inside of the feed-forward layer; the
+    operations around it are fused, or hold a few arrays of its size. Products
+    that are kept for the backward pass are not counted twice.
+  copies of weights: the largest array that does not grow with the rows, such as
+    the embedding cast to the type that is computed in.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.lm import cache as cache_lib
+from replay_rl.lm import model
+from replay_rl.lm import sampler
+from replay_rl.tasks import task as task_lib
+
+# Arrays of that size alive at once: of a chunk of logits these are the logits,
+# their softmax and the gradients of both. Compared with XLA in the tests.
+WORKING = 4
+
+
+def activations(
+  transformer: architecture.TransformerConfig,
+  *,
+  num_rows: int,
+  chunk_size: int | None,
+  remat: bool,
+) -> dict[str, int]:
+  """Returns the bytes of a forward and backward pass, gradients excluded.
+
+  Args:
+    transformer: what one device computes.
+    num_rows: of a microbatch on one device.
+    chunk_size: see `model.token_logprobs`.
+    remat: see `model.token_logprobs`.
+  """
+  graphdef, params = _init(transformer)
+  score = functools.partial(
+    model.token_logprobs,
+    graphdef,
+    temperature=1.0,
+    chunk_size=chunk_size,
+    remat=remat,
+  )
+
+  def tokens(num_rows):
+    shape = (num_rows, transformer.max_context)
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+  def residuals(num_rows):
+    def backward(params, tokens):
+      return jax.vjp(lambda params: score(params, tokens), params)[1]
+
+    untied = jax.eval_shape(model.untie, params)
+    return jax.tree.leaves(jax.eval_shape(backward, untied, tokens(num_rows)))
+
+  # Two rows at least: a program of one row has other operations.
+  once, twice = residuals(2 * num_rows), residuals(4 * num_rows)
+  largest, copy = _largest(
+    lambda rows: (params, tokens(rows)),
+    score,
+    num_rows,
+    counted=[leaf.shape for leaf in once],
+  )
+  return {
+    # Of rows alone: the weights among the residuals cancel.
+    'kept for the backward pass': (
+      sum(map(num_bytes, twice)) - sum(map(num_bytes, once))
+    )
+    // 2,
+    'learner working set': WORKING * largest,
+    'copies of weights': copy,
+  }
+
+
+def sampling(
+  transformer: architecture.TransformerConfig,
+  task: task_lib.Task | task_lib.TextTask,
+  *,
+  num_rows: int,
+) -> dict[str, int]:
+  """Returns the bytes that generation needs.
+
+  Args:
+    transformer: what one device computes.
+    task: gives the lengths of prompts and responses.
+    num_rows: responses on one device.
+  """
+  graphdef, params = _init(transformer)
+  generate = functools.partial(
+    sampler.generate,
+    graphdef,
+    max_new_tokens=task.max_new_tokens,
+    eos_ids=(0,),
+    pad_id=0,
+    temperature=1.0,
+    top_k=None,
+    top_p=None,
+  )
+  cache = functools.partial(
+    cache_lib.init,
+    transformer,
+    num_columns=task.prompt_length + task.max_new_tokens - 1,
+  )
+
+  def arguments(num_rows):
+    shape = (num_rows, task.prompt_length)
+    prompts = base.Prompts(
+      jax.ShapeDtypeStruct(shape, jnp.int32),  # pyright: ignore
+      jax.ShapeDtypeStruct(shape[:1], jnp.int32),  # pyright: ignore
+      None,
+    )
+    return params, jax.random.key(0), prompts
+
+  held = jax.eval_shape(lambda: cache(batch_size=num_rows))
+  largest, copy = _largest(arguments, generate, num_rows, counted=())
+  return {
+    'KV cache': sum(map(num_bytes, jax.tree.leaves(held))),
+    'sampler working set': WORKING * largest,
+    'copies of weights': copy,
+  }
+
+
+def num_bytes(array: Any) -> int:
+  """Returns the bytes of an array or of its shape."""
+  return math.prod(array.shape) * array.dtype.itemsize
+
+
+def _init(transformer: architecture.TransformerConfig):
+  return jax.eval_shape(
+    functools.partial(model.init, transformer), jax.random.key(0)
+  )
+
+
+def _largest(
+  arguments: Callable[[int], tuple],
+  function: Callable,
+  num_rows: int,
+  *,
+  counted: Collection[tuple[int, ...]],
+) -> tuple[int, int]:
+  """Returns the bytes of the largest product of rows, and copy of weights.
+
+  Args:
+    arguments: rows -> shapes of the arguments of the function.
+    function: what to trace.
+    num_rows: rows on one device.
+    counted: shapes of products that are counted elsewhere, of twice the rows.
+  """
+  once, twice = (
+    _arrays(jax.make_jaxpr(function)(*arguments(rows)).jaxpr)
+    for rows in (2 * num_rows, 4 * num_rows)
+  )
+  products, copies = [0], [0]
+  for (operation, array), (_, doubled) in zip(once, twice, strict=True):
+    growth = (num_bytes(doubled) - num_bytes(array)) // 2
+    if operation == 'dot_general' and array.shape not in counted:
+      products.append(growth)
+    if not growth:
+      copies.append(num_bytes(array))
+  return max(products), max(copies)
+
+
+def _arrays(jaxpr: Any) -> Iterator[tuple[str, Any]]:
+  """Yields the name of each operation of a program with what it returns."""
+  for equation in jaxpr.eqns:
+    for value in equation.params.values():
+      for inner in value if isinstance(value, (tuple, list)) else (value,):
+        inner = getattr(inner, 'jaxpr', inner)
+        if hasattr(inner, 'eqns'):
+          yield from _arrays(inner)
+    for variable in equation.outvars:
+      yield equation.primitive.name, variable.aval
