@@ -73,7 +73,6 @@ class EvaluatedTest(parameterized.TestCase):
     ):
       self.restore(run)
 
-  # Reads that are under way when the first of them fails find no event loop.
   def test_weights_without_their_data_are_refused(self):
     run = self.copy()
     shutil.rmtree(run.folder / 'checkpoints/2/run/d')
