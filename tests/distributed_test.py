@@ -143,9 +143,9 @@ class TwoProcessesTest(RunsTestCase):
   @classmethod
   def _damage(cls, checkpoint):
     """Cuts off weights that process 1 alone has written, and reads."""
+    # All but a byte: in which half of a file the data is depends on timing.
     for path in (checkpoint / 'run/ocdbt.process_1/d').iterdir():
-      content = path.read_bytes()
-      path.write_bytes(content[: len(content) // 2])
+      path.write_bytes(path.read_bytes()[:1])
 
   def test_all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one(self):
     # The processes check the messages, and go on.
