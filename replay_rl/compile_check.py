@@ -11,6 +11,7 @@ if the flags are wrong.
 """
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import math
@@ -28,10 +29,11 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from replay_rl import plan
 from replay_rl.run import budget
 from replay_rl.run import build
+from replay_rl.run import command_line
 from replay_rl.run import compiled
+from replay_rl.run import config as config_lib
 from replay_rl.run import fitting
 from replay_rl.run import hlo
 from replay_rl.run import hlo_costs
@@ -58,7 +60,8 @@ _SMALLEST = flags.DEFINE_string(
   'Instead of --topology: a generation, whose slices are tried upwards.',
   flag_values=_FLAGS,
 )
-_MESH = flags.DEFINE_string(
+_MESH = flags.DEFINE(
+  config_lib.DictParser(),
   'mesh',
   None,
   'As JSON, such as {"data": 1, "fsdp": -1, "tensor": 1}; else the config\'s, '
@@ -225,7 +228,7 @@ def _found() -> Iterator[fitting.Check | str]:
       'generates on a mesh of its own is not one program'
     )
   memory = None if _MEMORY.value is None else 1e9 * _MEMORY.value
-  mesh_shape = None if _MESH.value is None else plan.mesh_of(_MESH.value)
+  mesh_shape = _MESH.value
   if memory is not None and not memory > 0:
     raise ValueError(f'memory = {_MEMORY.value}: must be positive')
   topology = None
@@ -242,22 +245,6 @@ def _found() -> Iterator[fitting.Check | str]:
     yield from fitting.smallest(
       config, parts, generation, mesh_shape, memory=memory, say=_note
     )
-
-
-def parse_flags(argv: list[str]) -> list[str]:
-  """Parses flags; ends with one line that names a flag that is wrong."""
-  try:
-    flags.FLAGS(argv[:1])
-    return _FLAGS(argv)
-  except (
-    flags.Error,
-    KeyError,
-    AttributeError,
-    TypeError,
-    ValueError,
-  ) as error:
-    print(f'error: {error}', file=sys.stderr)
-    sys.exit(2)
 
 
 def _versions() -> dict[str, str]:
@@ -284,4 +271,4 @@ def _times(times: hlo.Times, unit: float) -> str:
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=parse_flags)
+  app.run(main, flags_parser=functools.partial(command_line.parse, own=_FLAGS))

@@ -55,7 +55,8 @@ NUM_RESAMPLES = 9999
 def main(arguments: list[str] | None = None) -> int:
   """Evaluates what the flags name; returns the exit code."""
   options = evaluation_flags.parse(arguments)
-  absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax says a lot.
+  # Orbax warns that it only reads, which is what it is asked for.
+  absl_logging.set_verbosity(absl_logging.ERROR)
   try:
     results = evaluate(options)
   except (ValueError, ImportError, OSError) as error:

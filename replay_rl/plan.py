@@ -7,6 +7,7 @@ status is 1 if the run does not fit.
 """
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from replay_rl.lm import architecture
 from replay_rl.run import bounds
 from replay_rl.run import budget
 from replay_rl.run import build
+from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
 from replay_rl.run import devices
 
@@ -66,7 +68,8 @@ _CONFIG = config_flags.DEFINE_config_file(
 _DEVICE = flags.DEFINE_string(
   'device', None, f'One of {", ".join(devices.DEVICES)}.', flag_values=_FLAGS
 )
-_MESH = flags.DEFINE_string(
+_MESH = flags.DEFINE(
+  config_lib.DictParser(),
   'mesh',
   None,
   'As JSON, such as {"data": 1, "fsdp": 8, "tensor": 1}; else the config\'s.',
@@ -227,7 +230,7 @@ def main(argv: list[str]) -> None:
     found = plan(
       config,
       device=_DEVICE.value,
-      mesh=config.mesh.shape if _MESH.value is None else mesh_of(_MESH.value),
+      mesh=_MESH.value or config.mesh.shape,
     )
   except ValueError as error:
     print(f'error: {error}', file=sys.stderr)
@@ -243,36 +246,9 @@ def main(argv: list[str]) -> None:
     sys.exit(1)
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-  """Parses flags; ends with one line that names a flag that is wrong."""
-  try:
-    flags.FLAGS(argv[:1])
-    return _FLAGS(argv)
-  except (
-    flags.Error,
-    KeyError,
-    AttributeError,
-    TypeError,
-    ValueError,
-  ) as error:
-    print(f'error: {error}', file=sys.stderr)
-    sys.exit(2)
-
-
-def mesh_of(text: str) -> Mapping[str, int]:
-  """Returns the sizes of a mesh's axes; raises ValueError if it is not JSON."""
-  try:
-    shape = json.loads(text)
-  except ValueError as error:
-    raise ValueError(f'mesh = {text!r}: must be JSON: {error}') from error
-  if not isinstance(shape, dict):
-    raise ValueError(f'mesh = {text!r}: must be a JSON object')
-  return shape
-
-
 def _gigabytes(num_bytes: float) -> str:
   return f'{num_bytes / 1e9:.2f}'
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=parse_flags)
+  app.run(main, flags_parser=functools.partial(command_line.parse, own=_FLAGS))

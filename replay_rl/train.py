@@ -32,6 +32,7 @@ from ml_collections import config_flags
 from replay_rl import base
 from replay_rl.run import build
 from replay_rl.run import checkpoint
+from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
 from replay_rl.run import distributed
 from replay_rl.run import iteration as iteration_lib
@@ -272,19 +273,5 @@ def main(argv: list[str]) -> None:
     sys.exit(f'error: {error}')
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-  """Parses flags; ends with one line that names a flag that is wrong."""
-  try:
-    return flags.FLAGS(argv)
-  except (
-    flags.Error,
-    KeyError,
-    AttributeError,
-    TypeError,
-    ValueError,
-  ) as error:
-    sys.exit(f'error: {error}')
-
-
 if __name__ == '__main__':
-  app.run(main, flags_parser=parse_flags)
+  app.run(main, flags_parser=command_line.parse)

@@ -15,6 +15,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import compile_check
+from replay_rl.run import command_line
 from replay_rl.run import compiled
 from replay_rl.run import fitting
 from replay_rl.run import hlo
@@ -43,7 +44,7 @@ def _main(*arguments) -> tuple[int, str, str]:
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
     try:
       with mock.patch.object(sys, 'argv', argv):
-        compile_check.main(compile_check.parse_flags(argv))
+        compile_check.main(command_line.parse(argv, compile_check._FLAGS))
     except SystemExit as ended:
       status = ended.code
     finally:

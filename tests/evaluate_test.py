@@ -64,7 +64,7 @@ class EvaluateTestCase(parameterized.TestCase):
       'n': 5,
       'batch_size': 8,
       'cache_dir': tiny.CACHE,
-      'mesh': 'data:2,fsdp:1,tensor:1',
+      'mesh': '{"data": 2, "fsdp": 1, "tensor": 1}',
       'model': self.folder / 'model',
       'max_new_tokens': tiny_evaluation.MAX_NEW,
       'max_prompt_tokens': tiny_evaluation.MAX_PROMPT,
@@ -314,7 +314,7 @@ class BadInputTest(EvaluateTestCase):
   @parameterized.parameters(
     ({'benchmarks': 'short,short'}, 'must be distinct names'),
     ({'benchmarks': '../short'}, 'must be distinct names'),
-    ({'mesh': 'data'}, 'must be sizes by axis'),
+    ({'mesh': 'data'}, 'is not JSON'),
     ({'chat_variables': '3'}, 'must be a JSON object'),
     ({'bench': 'short'}, 'unrecognized arguments'),
   )

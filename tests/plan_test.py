@@ -14,6 +14,7 @@ from absl.testing import parameterized
 from replay_rl import plan
 from replay_rl.lm import families
 from replay_rl.run import budget
+from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
 from tests import tiny
 
@@ -47,7 +48,7 @@ def _main(*arguments) -> tuple[int, str, str]:
     contextlib.redirect_stderr(err),
   ):
     try:
-      plan.main(plan.parse_flags(argv))
+      plan.main(command_line.parse(argv, plan._FLAGS))
     except SystemExit as ended:
       status = ended.code
     finally:

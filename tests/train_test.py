@@ -1,7 +1,9 @@
 """Tests of whole runs: the real main, resuming, seeds, meshes, bad input."""
 
+import contextlib
 import functools
 import importlib.util
+import io
 import json
 import pathlib
 import re
@@ -24,6 +26,7 @@ from absl.testing import parameterized
 
 from replay_rl import train
 from replay_rl.run import checkpoint
+from replay_rl.run import command_line
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -48,7 +51,7 @@ def _main(*arguments) -> None:
   argv = ['train', *arguments]
   # ml_collections looks for overrides in sys.argv.
   with flagsaver.flagsaver(), mock.patch.object(sys, 'argv', argv):
-    train.main(train.parse_flags(argv))
+    train.main(command_line.parse(argv))
 
 
 class TrainTestCase(parameterized.TestCase):
@@ -106,15 +109,21 @@ class BadInputTest(TrainTestCase):
     self, flag, message
   ):
     workdir = self.workdir()
-    with self.assertRaises(SystemExit) as raised:
+    printed = io.StringIO()
+    with (
+      contextlib.redirect_stderr(printed),
+      self.assertRaises(SystemExit) as raised,
+    ):
       _main(
         f'--config={ROOT}/configs/quickstart.py',
         f'--workdir={workdir}',
         f'--config.cache_dir={tiny.CACHE}',
         flag,
       )
+    # Of an exit with a text, Python prints it.
     self.assertRegex(
-      str(raised.exception.code), f'^error: .*{re.escape(message)}'
+      printed.getvalue() or raised.exception.code,
+      f'^error: .*{re.escape(message)}',
     )
     self.assertFalse(workdir.exists())
 

@@ -278,10 +278,5 @@ def _kept(
 def _divide(
   size: int, name: str, axis: str, mesh: jax.sharding.AbstractMesh
 ) -> int:
-  parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in mesh_lib.RULES[axis])
-  if size % parts:
-    raise ValueError(
-      f'{name} = {size}: must be a multiple of {parts}, into which the mesh '
-      f'{dict(mesh.shape)} splits it'
-    )
-  return size // parts
+  mesh_lib.check(mesh, 'mesh', [(name, axis, size)])
+  return size // mesh_lib.num_parts(mesh, axis)

@@ -8,6 +8,7 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl.run import distributed
+from replay_rl.run import mesh as mesh_lib
 
 
 def of_leaves(tree: base.PyTree) -> dict[str, int]:
@@ -73,7 +74,5 @@ def _everywhere(tree: base.PyTree) -> jax.sharding.Sharding | None:
   for leaf in jax.tree.leaves(tree):
     sharding = getattr(leaf, 'sharding', None)
     if isinstance(sharding, jax.sharding.NamedSharding):
-      return jax.sharding.NamedSharding(
-        sharding.mesh, jax.sharding.PartitionSpec()
-      )
+      return mesh_lib.whole(sharding.mesh)
   return None

@@ -185,21 +185,24 @@ class Config:
   mesh: Mesh
 
 
-class _DictParser(flags.ArgumentParser):
+class DictParser(flags.ArgumentParser):
   """Reads a dict, such as the shape of a mesh, as JSON; null is None."""
 
   def parse(self, argument: Any) -> dict[str, Any] | None:
     """Returns the dict; raises ValueError if it is none."""
     if not isinstance(argument, str):
       return argument  # The value of the config itself.
-    value = json.loads(argument)
+    try:
+      value = json.loads(argument)
+    except ValueError as error:
+      raise ValueError(f'must be JSON: {error}') from error
     if value is not None and not isinstance(value, dict):
       raise ValueError('must be a JSON object, such as {"data": 1}')
     return value
 
 
 # So that --config.mesh.shape='{"data": 2, "fsdp": 4, "tensor": 1}' works.
-config_flags.register_flag_parser_for_type(dict, _DictParser())
+config_flags.register_flag_parser_for_type(dict, DictParser())
 
 
 def model_of(name: str, *, checkpoint: str | None, compute_dtype: str) -> Model:

@@ -127,9 +127,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   add('compute_dtype', help='default with --model: bfloat16')
   add(
     'mesh',
-    type=_mesh,
-    help='devices by axis, -1 for all that are left (default with --model: '
-    'data:-1,fsdp:1,tensor:1)',
+    type=_object,
+    help='devices by axis as JSON, -1 for all that are left (default with '
+    '--model: {"data": -1, "fsdp": 1, "tensor": 1})',
   )
   add_int(
     'batch_size', 'rows sampled together (default: %(default)s)', default=64
@@ -283,16 +283,6 @@ def _names(listed: str) -> tuple[str, ...]:
       f'{listed!r} must be distinct names with commas between them'
     )
   return names
-
-
-def _mesh(listed: str) -> dict[str, int]:
-  try:
-    pairs = [entry.split(':') for entry in listed.split(',')]
-    return {axis: int(size) for axis, size in pairs}
-  except ValueError:
-    raise argparse.ArgumentTypeError(
-      f'{listed!r} must be sizes by axis, such as data:1,fsdp:1,tensor:1'
-    ) from None
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ the rewards.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from collections.abc import Sequence
 
@@ -57,7 +56,7 @@ def iterate_fn(
         rewards,
       ),
       donate_argnums=0,
-      out_shardings=(shardings, _whole(mesh)),
+      out_shardings=(shardings, mesh_lib.whole(mesh)),
     )
   )
 
@@ -131,10 +130,6 @@ def evaluate_fn(
   return score, program
 
 
-def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
-  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-
-
 def _place(
   prompts: base.Prompts, mesh: jax.sharding.Mesh, num_prompts: int
 ) -> base.Prompts:
@@ -143,9 +138,8 @@ def _place(
   A process copies to its devices the prompts of their rows, and no others.
   Where the devices do not divide the prompts, each gets all of them.
   """
-  sharding = _whole(mesh)
-  num_shares = math.prod(mesh.shape[axis] for axis in mesh_lib.RULES['rows'])
-  if num_prompts % num_shares == 0:
+  sharding = mesh_lib.whole(mesh)
+  if num_prompts % mesh_lib.num_parts(mesh, 'rows') == 0:
     sharding = jax.sharding.NamedSharding(mesh, mesh_lib.spec((None, 'rows')))
   return jax.tree.map(
     lambda leaf: jax.make_array_from_callback(

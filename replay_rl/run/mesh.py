@@ -73,6 +73,13 @@ def make(
   )
 
 
+def num_parts(
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, logical_axis: str
+) -> int:
+  """Returns into how many parts a mesh splits an axis, by the table."""
+  return math.prod(mesh.shape[axis] for axis in RULES.get(logical_axis, ()))
+
+
 def check(
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
   field: str,
@@ -89,15 +96,14 @@ def check(
     sizes: what is split: name, logical axis, size.
   """
   for name, axis, size in sizes:
-    axes = RULES.get(axis, ())
-    parts = math.prod(mesh.shape[mesh_axis] for mesh_axis in axes)
+    parts = num_parts(mesh, axis)
     if size % parts:
       too_few = (
         '' if size > parts else f'; there are fewer than {parts} to split'
       )
       raise ValueError(
-        f'{field} = {dict(mesh.shape)}: {" x ".join(axes)} = {parts} must '
-        f'divide {name} = {size}{too_few}'
+        f'{field} = {dict(mesh.shape)}: {" x ".join(RULES[axis])} = {parts} '
+        f'must divide {name} = {size}{too_few}'
       )
 
 
@@ -106,6 +112,13 @@ def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
   return jax.sharding.PartitionSpec(
     *(RULES.get(axis) if axis is not None else None for axis in logical_axes)
   )
+
+
+def whole(
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+) -> jax.sharding.NamedSharding:
+  """Returns the sharding of what every device of a mesh has all of."""
+  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def constrain(

@@ -50,7 +50,7 @@ def of_run(
     ValueError: if the mesh does not divide the capacity of the buffer.
   """
   storage.check_capacity(run.buffer.is_valid.shape[1], mesh)
-  whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  whole = mesh_lib.whole(mesh)
 
   def split(num_leading_axes):
     return of_params(param_axes, mesh, num_leading_axes=num_leading_axes)

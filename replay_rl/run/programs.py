@@ -18,6 +18,7 @@ from replay_rl.run import host_judged
 from replay_rl.run import iteration
 from replay_rl.run import ledger
 from replay_rl.run import logs
+from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import sampler_mesh as sampler_mesh_lib
 from replay_rl.run import samples as samples_lib
@@ -83,7 +84,7 @@ def build(
     shapes, model.logical_axes(parts.transformer), parts.optimizer, mesh
   )
   # What a host reads is whole on every device: each process has it all.
-  whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  whole = mesh_lib.whole(mesh)
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
   act = sampler_mesh_lib.act_fn(
     parts,

@@ -47,7 +47,7 @@ def act_fn(
   """
   rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec((None, 'rows')))
   # All but the version of the weights have rows.
-  split = iteration.Generation(rows, rows, rows, _whole(mesh))  # pyright: ignore
+  split = iteration.Generation(rows, rows, rows, mesh_lib.whole(mesh))  # pyright: ignore
   act = functools.partial(iteration.act, parts=parts)
   if sampler_mesh is None:
     return jax.jit(
@@ -106,7 +106,7 @@ def moved(
       whole on every device.
     out_shardings: where to put what it returns.
   """
-  whole = _whole(mesh)
+  whole = mesh_lib.whole(mesh)
   weights = placement.of_params(
     model.logical_axes(parts.transformer), mesh, num_leading_axes=1
   )
@@ -130,7 +130,3 @@ def moved(
     return jax.device_put(result, out_shardings)
 
   return call
-
-
-def _whole(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
-  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

@@ -26,6 +26,7 @@ from replay_rl.rl import losses
 from replay_rl.run import distributed
 from replay_rl.run import learner
 from replay_rl.run import logs
+from replay_rl.run import mesh as mesh_lib
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
 from replay_rl.tasks import task as task_lib
@@ -84,11 +85,7 @@ def train(
 
   mesh = jax.sharding.get_mesh()
   # Whole on every device, so that a process can write them.
-  whole = (
-    None
-    if mesh.empty
-    else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-  )
+  whole = None if mesh.empty else mesh_lib.whole(mesh)
   return distributed.aligned(jax.jit(all_steps, out_shardings=whole))(params)
 
 

@@ -77,26 +77,21 @@ def rows(
   seed: int,
   iteration: int,
   num_prompts: int,
-  process_index: int,
-  process_count: int,
 ) -> np.ndarray:
-  """Returns which problems this process asks in an iteration.
+  """Returns which problems are asked in an iteration.
 
   The problems are asked epoch after epoch, each once in an epoch, in an order
   drawn anew from the seed and the epoch. Iterations take `num_prompts` after
-  another and may end one epoch and begin the next. Processes take equal blocks
-  of an iteration: joined in order, they are the same for any number.
+  another and may end one epoch and begin the next.
 
   Args:
     source_length: N, problems.
     seed: of the order, at least 0.
     iteration: counted from 0.
-    num_prompts: of all processes together.
-    process_index: of this one, in `[0, process_count)`.
-    process_count: a divisor of `num_prompts`.
+    num_prompts: of an iteration.
 
   Returns:
-    `[num_prompts / process_count]` int32, in `[0, N)`.
+    `[num_prompts]` int32, in `[0, N)`.
 
   Raises:
     ValueError: if an argument is outside its range.
@@ -106,27 +101,16 @@ def rows(
     ('seed', seed, 0),
     ('iteration', iteration, 0),
     ('num_prompts', num_prompts, 1),
-    ('process_count', process_count, 1),
   ):
     if value < lowest:
       raise ValueError(f'{name} = {value}, must be at least {lowest}.')
-  if not 0 <= process_index < process_count:
-    raise ValueError(
-      f'process_index = {process_index}, must be within [0, {process_count}).'
-    )
-  if num_prompts % process_count:
-    raise ValueError(
-      f'num_prompts = {num_prompts}, must be a multiple of the '
-      f'{process_count} processes.'
-    )
   # `shuffle(seed=...)` would add the epoch to the seed: the second epoch of
   # seed 0 would be the first of seed 1. `seed` hashes first.
   # A set of a hundred problems takes about a millisecond a prompt, of thousands
   # far less: grain walks a domain of fixed size.
   order = grain.MapDataset.range(source_length).seed(seed).shuffle().repeat()
-  num_rows = num_prompts // process_count
-  start = iteration * num_prompts + process_index * num_rows
-  return np.array([order[start + i] for i in range(num_rows)], np.int32)
+  start = iteration * num_prompts
+  return np.array([order[start + i] for i in range(num_prompts)], np.int32)
 
 
 def make(

@@ -184,8 +184,6 @@ def _prompts(
     seed=seed,
     iteration=iteration,
     num_prompts=num_prompts,
-    process_index=0,
-    process_count=1,
   )
   return prompt_stream.take(table, positions)
 

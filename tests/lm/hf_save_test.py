@@ -1,6 +1,5 @@
 """Tests for `replay_rl.lm.hf.save`."""
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -19,32 +18,7 @@ from replay_rl.lm import hf_config
 from replay_rl.lm import hf_files
 from replay_rl.lm import model
 from replay_rl.run import mesh as mesh_lib
-
-_QWEN3 = architecture.TransformerConfig(
-  vocab_size=18,
-  d_model=12,
-  num_layers=3,
-  num_heads=4,
-  num_kv_heads=2,
-  head_dim=6,
-  d_ff=10,
-  rope_theta=100.0,
-  rope_scaling=None,
-  norm_eps=1e-5,
-  qk_norm=True,
-  qkv_bias=False,
-  tied_embeddings=True,
-  max_context=16,
-  compute_dtype='float32',
-)
-_QWEN2 = dataclasses.replace(
-  _QWEN3, qk_norm=False, qkv_bias=True, tied_embeddings=False
-)
-_LLAMA = dataclasses.replace(
-  _QWEN3,
-  qk_norm=False,
-  rope_scaling=architecture.RopeScaling(8.0, 1.0, 4.0, 8),
-)
+from tests.lm import checkpoint_models
 
 
 def _init(config):
@@ -55,7 +29,7 @@ def _init(config):
   )
 
 
-def _save(folder, config=_QWEN3, params=None, **options):
+def _save(folder, config=checkpoint_models.QWEN3, params=None, **options):
   hf.save(
     folder,
     config,
@@ -84,7 +58,12 @@ class SaveTest(parameterized.TestCase):
     return config, hf.load(self.folder, config)
 
   @parameterized.product(
-    config=(_QWEN3, _QWEN2, _LLAMA), dtype=('float32', 'bfloat16')
+    config=(
+      checkpoint_models.QWEN3,
+      checkpoint_models.QWEN2,
+      checkpoint_models.LLAMA,
+    ),
+    dtype=('float32', 'bfloat16'),
   )
   def test_what_is_saved_is_loaded(self, config, dtype):
     params = _init(config)
@@ -115,8 +94,8 @@ class SaveTest(parameterized.TestCase):
 
   @parameterized.parameters(3000, 4096, 9000)
   def test_no_file_exceeds_the_size_given(self, limit):
-    params = _init(_QWEN2)
-    _save(self.folder, _QWEN2, params, max_file_bytes=limit)
+    params = _init(checkpoint_models.QWEN2)
+    _save(self.folder, checkpoint_models.QWEN2, params, max_file_bytes=limit)
     files = sorted(self.folder.glob('*.safetensors'))
     self.assertGreater(len(files), 2)
     self.assertEqual(
@@ -134,7 +113,7 @@ class SaveTest(parameterized.TestCase):
     index = json.loads(
       (self.folder / 'model.safetensors.index.json').read_text()
     )
-    num_bytes = 4 * architecture.num_params(_QWEN2)
+    num_bytes = 4 * architecture.num_params(checkpoint_models.QWEN2)
     self.assertEqual(index['metadata'], {'total_size': num_bytes})
     for path in files:
       # What comes before the data is a multiple of eight bytes.
@@ -156,7 +135,9 @@ class SaveTest(parameterized.TestCase):
     _save(self.parent / 'least', max_file_bytes=1296)
 
   def test_one_tensor_at_a_time_is_on_the_host(self):
-    largest = max(leaf.nbytes for leaf in jax.tree.leaves(_init(_QWEN3)))
+    largest = max(
+      leaf.nbytes for leaf in jax.tree.leaves(_init(checkpoint_models.QWEN3))
+    )
     fetched = []
     get = jax.device_get
 
@@ -170,16 +151,16 @@ class SaveTest(parameterized.TestCase):
     self.assertLess(max(fetched), largest)
 
   def test_parameters_may_be_split_over_devices(self):
-    params = _init(_QWEN2)
+    params = _init(checkpoint_models.QWEN2)
     mesh = mesh_lib.make({'data': 2, 'fsdp': 2, 'tensor': 2})
     split = jax.tree.map(
       lambda leaf, axes: jax.device_put(
         leaf, jax.sharding.NamedSharding(mesh, mesh_lib.spec(axes))
       ),
       params,
-      model.logical_axes(_QWEN2),
+      model.logical_axes(checkpoint_models.QWEN2),
     )
-    _save(self.folder, _QWEN2, split)
+    _save(self.folder, checkpoint_models.QWEN2, split)
     _, loaded = self._load()
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
 
@@ -266,15 +247,17 @@ class SaveTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       ValueError, r"missing .*key_norm.*surplus .*\['unembedding'\]"
     ):
-      _save(self.folder, _QWEN3, _init(_QWEN2))
-    params = _init(_QWEN3)
+      _save(
+        self.folder, checkpoint_models.QWEN3, _init(checkpoint_models.QWEN2)
+      )
+    params = _init(checkpoint_models.QWEN3)
     params['embedding'] = params['embedding'][1:]
     params['layers']['down'] = params['layers']['down'].astype(jnp.bfloat16)
     params['final_norm'] = mock.Mock(
       shape=(12,), dtype=np.dtype('float32'), is_fully_addressable=False
     )
     with self.assertRaises(ValueError) as caught:
-      _save(self.folder, _QWEN3, params)
+      _save(self.folder, checkpoint_models.QWEN3, params)
     self.assertEqual(
       str(caught.exception).split('\n  '),
       [

@@ -14,33 +14,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from safetensors import numpy as safetensors_numpy
 
-from replay_rl.lm import architecture
 from replay_rl.lm import hf
 from replay_rl.lm import hf_files
 from replay_rl.lm import hf_layout
 from replay_rl.lm import model
 from replay_rl.run import mesh as mesh_lib
+from tests.lm import checkpoint_models
 
-_QWEN3 = architecture.TransformerConfig(
-  vocab_size=18,
-  d_model=12,
-  num_layers=3,
-  num_heads=4,
-  num_kv_heads=2,
-  head_dim=6,
-  d_ff=10,
-  rope_theta=100.0,
-  rope_scaling=None,
-  norm_eps=1e-5,
-  qk_norm=True,
-  qkv_bias=False,
-  tied_embeddings=True,
-  max_context=16,
-  compute_dtype='float32',
-)
-_QWEN2 = dataclasses.replace(
-  _QWEN3, qk_norm=False, qkv_bias=True, tied_embeddings=False
-)
 _LAYER = 'model.layers.1.'
 
 
@@ -154,7 +134,7 @@ class LoadTest(parameterized.TestCase):
     text = json.dumps({'metadata': {}, 'weight_map': weight_map})
     (self.folder / 'model.safetensors.index.json').write_text(text)
 
-  def _assert_refused(self, *messages, config=_QWEN3):
+  def _assert_refused(self, *messages, config=checkpoint_models.QWEN3):
     """Asserts that these are the complaints, and that nothing is read."""
     with (
       mock.patch.object(hf_layout, 'write', side_effect=AssertionError),
@@ -172,7 +152,8 @@ class LoadTest(parameterized.TestCase):
     jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
   @parameterized.product(
-    config=(_QWEN3, _QWEN2), dtype=(np.float32, np.float16, ml_dtypes.bfloat16)
+    config=(checkpoint_models.QWEN3, checkpoint_models.QWEN2),
+    dtype=(np.float32, np.float16, ml_dtypes.bfloat16),
   )
   def test_every_tensor_goes_to_its_place(self, config, dtype):
     tensors = _tensors(config)
@@ -189,10 +170,11 @@ class LoadTest(parameterized.TestCase):
       self.assertFalse(leaf.committed)
 
   def test_several_files_are_read_as_one(self):
-    tensors = _tensors(_QWEN2)
+    tensors = _tensors(checkpoint_models.QWEN2)
     self._write_sharded(tensors)
     self._assert_trees_equal(
-      hf.load(self.folder, _QWEN2), _expected(_QWEN2, tensors)
+      hf.load(self.folder, checkpoint_models.QWEN2),
+      _expected(checkpoint_models.QWEN2, tensors),
     )
 
   @parameterized.parameters(
@@ -201,9 +183,9 @@ class LoadTest(parameterized.TestCase):
     {'data': 2, 'fsdp': 3, 'tensor': 1},
   )
   def test_each_device_gets_its_part(self, **shape):
-    tensors = _tensors(_QWEN2)
+    tensors = _tensors(checkpoint_models.QWEN2)
     self._write(tensors, ml_dtypes.bfloat16)
-    shardings = _shardings(_QWEN2, shape)
+    shardings = _shardings(checkpoint_models.QWEN2, shape)
     sizes = []
     read = hf_files.read
 
@@ -213,8 +195,10 @@ class LoadTest(parameterized.TestCase):
       return values
 
     with mock.patch.object(hf_files, 'read', spy):
-      params = hf.load(self.folder, _QWEN2, shardings)
-    self._assert_trees_equal(params, _expected(_QWEN2, tensors))
+      params = hf.load(self.folder, checkpoint_models.QWEN2, shardings)
+    self._assert_trees_equal(
+      params, _expected(checkpoint_models.QWEN2, tensors)
+    )
     jax.tree.map(
       lambda leaf, sharding: self.assertEqual(leaf.sharding, sharding),
       params,
@@ -230,7 +214,7 @@ class LoadTest(parameterized.TestCase):
     (('key_value',), (None, None, 'a', 'b')),  # Keys here, values there.
   )
   def test_a_leaf_may_be_split_in_any_way(self, path, axes):
-    config = dataclasses.replace(_QWEN3, num_layers=4)
+    config = dataclasses.replace(checkpoint_models.QWEN3, num_layers=4)
     tensors = _tensors(config)
     self._write(tensors)
     mesh = jax.make_mesh(
@@ -245,7 +229,7 @@ class LoadTest(parameterized.TestCase):
     self.assertEqual(params['layers'][path[0]].sharding, split)
 
   def test_a_leaf_is_filled_in_place(self):
-    row = hf_layout.tensors(_QWEN3)['model.norm.weight'].row
+    row = hf_layout.tensors(checkpoint_models.QWEN3)['model.norm.weight'].row
     leaf = jnp.zeros(12)
     filled = hf_layout.write(leaf, np.ones(12, 'f'), np.zeros(1, 'i'), row=row)
     self.assertTrue(leaf.is_deleted())
@@ -263,14 +247,18 @@ class LoadTest(parameterized.TestCase):
     ((box, holders),) = hf_layout.boxes(shape, sharding).items()
     self.assertEqual(holders, devices)
     self.assertEqual(box.shape, (3, 3, 2, 1, 6))
-    row = hf_layout.tensors(_QWEN3)[_LAYER + 'self_attn.v_proj.weight']
-    piece = hf_layout.piece_in_box(row, box, hf_layout.letter_sizes(_QWEN3))
+    row = hf_layout.tensors(checkpoint_models.QWEN3)[
+      _LAYER + 'self_attn.v_proj.weight'
+    ]
+    piece = hf_layout.piece_in_box(
+      row, box, hf_layout.letter_sizes(checkpoint_models.QWEN3)
+    )
     # The second of two heads of six rows, and three columns; layer 1, values.
     self.assertEqual(piece.ranges, (slice(6, 12), slice(3, 6)))
     self.assertEqual(piece.starts, (1, 0, 1, 0, 0))
 
   def test_all_that_is_wrong_with_the_tensors_is_listed_at_once(self):
-    tensors = _tensors(_QWEN3)
+    tensors = _tensors(checkpoint_models.QWEN3)
     del tensors['model.norm.weight']
     name = _LAYER + 'mlp.down_proj.weight'
     tensors[name] = tensors[name].T
@@ -287,25 +275,26 @@ class LoadTest(parameterized.TestCase):
     )
 
   def test_other_types_are_refused(self):
-    tensors = _tensors(_QWEN3)
+    tensors = _tensors(checkpoint_models.QWEN3)
     self._write(tensors, np.float64)
     self._assert_refused(
       *(f'{name} has type F64, wanted one of' for name in tensors)
     )
 
   def test_buffers_of_rotary_embeddings_are_tolerated(self):
-    tensors = _tensors(_QWEN3)
+    tensors = _tensors(checkpoint_models.QWEN3)
     buffers = {
       _LAYER + 'self_attn.rotary_emb.inv_freq': np.zeros(3, 'f'),
       'model.rotary_emb.inv_freq': np.zeros(3, 'f'),
     }
     self._write({**tensors, **buffers})
     self._assert_trees_equal(
-      hf.load(self.folder, _QWEN3), _expected(_QWEN3, tensors)
+      hf.load(self.folder, checkpoint_models.QWEN3),
+      _expected(checkpoint_models.QWEN3, tensors),
     )
 
   def test_a_tied_output_layer_may_be_stored_if_it_is_the_embedding(self):
-    config = dataclasses.replace(_QWEN3, vocab_size=5000)
+    config = dataclasses.replace(checkpoint_models.QWEN3, vocab_size=5000)
     tensors = _tensors(config)
     output = tensors['model.embed_tokens.weight'].copy()
     self._write({**tensors, 'lm_head.weight': output})
@@ -331,7 +320,7 @@ class LoadTest(parameterized.TestCase):
       'there must be either model.safetensors or model.safetensors.index.json, '
       'not neither'
     )
-    tensors = _tensors(_QWEN3)
+    tensors = _tensors(checkpoint_models.QWEN3)
     self._write(tensors)
     self._write_sharded(tensors)
     self._assert_refused(
@@ -341,13 +330,13 @@ class LoadTest(parameterized.TestCase):
 
   @parameterized.parameters(5, 900, -1)
   def test_a_truncated_file_is_named(self, length):
-    self._write(_tensors(_QWEN3))
+    self._write(_tensors(checkpoint_models.QWEN3))
     path = self.folder / 'model.safetensors'
     path.write_bytes(path.read_bytes()[:length])
     self._assert_refused('model.safetensors cannot be read: ')
 
   def test_all_that_is_wrong_with_several_files_is_listed_at_once(self):
-    tensors = _tensors(_QWEN3)
+    tensors = _tensors(checkpoint_models.QWEN3)
     weight_map = self._write_sharded(tensors)
     first, second = sorted(set(weight_map.values()))
     in_first = [name for name in weight_map if weight_map[name] == first]
@@ -367,7 +356,7 @@ class LoadTest(parameterized.TestCase):
     )
 
   def test_a_damaged_file_among_several_is_named_once(self):
-    weight_map = self._write_sharded(_tensors(_QWEN3))
+    weight_map = self._write_sharded(_tensors(checkpoint_models.QWEN3))
     file = sorted(set(weight_map.values()))[1]
     path = self.folder / file
     path.write_bytes(path.read_bytes()[:-4])
@@ -379,20 +368,22 @@ class LoadTest(parameterized.TestCase):
     self._assert_refused('model.safetensors.index.json cannot be read: ')
 
   def test_shardings_of_another_tree_are_refused(self):
-    self._write(_tensors(_QWEN3))
-    shardings = _shardings(_QWEN2, {'data': 1, 'fsdp': 1, 'tensor': 1})
+    self._write(_tensors(checkpoint_models.QWEN3))
+    shardings = _shardings(
+      checkpoint_models.QWEN2, {'data': 1, 'fsdp': 1, 'tensor': 1}
+    )
     with self.assertRaisesRegex(
       ValueError, r"missing .*key_norm.*surplus .*\['unembedding'\]"
     ):
-      hf.load(self.folder, _QWEN3, shardings)
+      hf.load(self.folder, checkpoint_models.QWEN3, shardings)
 
   def test_the_package_that_is_missing_is_named(self):
-    self._write(_tensors(_QWEN3))
+    self._write(_tensors(checkpoint_models.QWEN3))
     with (
       mock.patch.dict('sys.modules', {'safetensors': None}),
       self.assertRaisesRegex(ImportError, r"pip install -e '\.\[math\]'"),
     ):
-      hf.load(self.folder, _QWEN3)
+      hf.load(self.folder, checkpoint_models.QWEN3)
 
 
 if __name__ == '__main__':

@@ -143,7 +143,7 @@ class MeshTest(parameterized.TestCase):
         )
         self.assertLessEqual(set(rows.group_id.tolist()), inserted)
         chex.assert_trees_all_equal(
-          rows, buffers.make_rows(np.asarray(rows.group_id) - 1)
+          rows, buffers.make_rows(buffers.ids_of(rows))
         )
 
 

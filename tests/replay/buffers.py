@@ -35,6 +35,11 @@ def make_rows(ids, num_tokens=3) -> base.Rollout:
   )
 
 
+def ids_of(rows: base.Rollout) -> np.ndarray:
+  """The ids that `make_rows` made the rows of."""
+  return np.asarray(rows.group_id) - 1
+
+
 def make_state(capacity: int, num_tokens=3) -> base.BufferState:
   return buffer.init(make_rows([0], num_tokens), capacity=capacity)
 

@@ -14,6 +14,7 @@ from replay_rl.replay import buffer
 from replay_rl.replay import compose
 from replay_rl.replay import rules
 from replay_rl.replay import sampling
+from tests.replay import buffers
 
 IID = functools.partial(sampling.blocked_inverse_cdf, stratified=False)
 STRATIFIED = functools.partial(sampling.blocked_inverse_cdf, stratified=True)
@@ -22,27 +23,12 @@ ADVANTAGE = functools.partial(rules.advantage_magnitude, exponent=0.5)
 STEP = jnp.int32(10)
 
 
-def make_rows(ids, num_tokens=2) -> base.Rollout:
-  """Rows in which every field encodes the id."""
-  ids = np.asarray(ids)
-  grid = ids[:, None] * 8 + np.arange(num_tokens)
-  return base.Rollout(
-    tokens=jnp.asarray(grid, jnp.int32),
-    loss_mask=jnp.asarray(grid // 8 % 2 == 1),
-    behavior_logprobs=jnp.asarray(-grid, jnp.float32),
-    rewards=jnp.asarray(ids * 2, jnp.float32),
-    advantages=jnp.asarray(ids + 0.5, jnp.float32),
-    group_id=jnp.asarray(ids, jnp.int32),
-    policy_version=jnp.asarray(ids + 2, jnp.int32),
-  )
-
-
 INSERT = jax.jit(buffer.insert)
 
 
 def insert(state, ids, is_valid):
   """Inserts rows as an iteration does; returns the buffer and the `Fresh`."""
-  rows, is_valid = make_rows(ids), jnp.asarray(is_valid, bool)
+  rows, is_valid = buffers.make_rows(ids), jnp.asarray(is_valid, bool)
   priorities = jnp.ones(len(ids))
   state, slots = INSERT(state, rows, priorities=priorities, is_valid=is_valid)
   return state, base.Fresh(rows, slots, is_valid)
@@ -50,7 +36,7 @@ def insert(state, ids, is_valid):
 
 def make_state(capacity, num_old, is_valid):
   """Rows 0 to `num_old - 1` are old, rows 100, 101, ... are fresh."""
-  state = buffer.init(make_rows([0]), capacity=capacity)
+  state = buffer.init(buffers.make_rows([0]), capacity=capacity)
   # Of few shapes, since each is compiled.
   num_rows = min(8, capacity) if num_old <= 8 else num_old
   ids = np.arange(num_rows)
@@ -87,7 +73,9 @@ class FreshOnlyTest(absltest.TestCase):
   def test_the_fresh_rows_come_alone_and_masked(self):
     state, fresh = make_state(8, 3, [1, 0, 1])
     batch = compose.fresh_only(state, fresh, jax.random.key(0), STEP)
-    chex.assert_trees_all_equal(batch.rollouts, make_rows([100, 101, 102]))
+    chex.assert_trees_all_equal(
+      batch.rollouts, buffers.make_rows([100, 101, 102])
+    )
     np.testing.assert_array_equal(batch.slots, [3, 8, 4])
     np.testing.assert_array_equal(batch.is_valid, [1, 0, 1])
     np.testing.assert_array_equal(batch.is_fresh, [1, 0, 1])
@@ -110,9 +98,11 @@ class PureBufferTest(parameterized.TestCase):
     seen = set()
     for seed in range(20):
       batch = pure(draw)(state, fresh, jax.random.key(seed), STEP)
-      ids = np.asarray(batch.rollouts.group_id)
-      chex.assert_trees_all_equal(batch.rollouts, make_rows(ids))
-      np.testing.assert_array_equal(state.rollouts.group_id[batch.slots], ids)
+      ids = buffers.ids_of(batch.rollouts)
+      chex.assert_trees_all_equal(batch.rollouts, buffers.make_rows(ids))
+      np.testing.assert_array_equal(
+        buffers.ids_of(state.rollouts)[batch.slots], ids
+      )
       np.testing.assert_array_equal(batch.is_fresh, ids >= 100)
       np.testing.assert_array_equal(batch.is_valid, [True] * 5)
       self.assertEqual(int(batch.num_eligible), 8)
@@ -157,8 +147,8 @@ class FreshAnchoredTest(parameterized.TestCase):
     seen = set()
     for seed in range(40):
       batch = anchored(draw, 0.5)(state, fresh, jax.random.key(seed), STEP)
-      ids = np.asarray(batch.rollouts.group_id)
-      chex.assert_trees_all_equal(batch.rollouts, make_rows(ids))
+      ids = buffers.ids_of(batch.rollouts)
+      chex.assert_trees_all_equal(batch.rollouts, buffers.make_rows(ids))
       np.testing.assert_array_equal(ids[:4], [100, 101, 102, 103])
       np.testing.assert_array_equal(batch.is_valid, [1, 0, 1, 1, 1, 1])
       np.testing.assert_array_equal(batch.is_fresh, [1, 0, 1, 1, 0, 0])
@@ -229,7 +219,7 @@ class FreshAnchoredTest(parameterized.TestCase):
   def test_insert_first_at_capacity_c_is_draw_first_at_c_minus_f(self):
     # The order of the paper, on a list of the latest C - F rows.
     capacity, num_fresh, num_steps = 12, 4, 6
-    state = buffer.init(make_rows([0]), capacity=capacity)
+    state = buffer.init(buffers.make_rows([0]), capacity=capacity)
     history = []
     for step in range(num_steps):
       stored = history[-(capacity - num_fresh) :]
@@ -238,7 +228,7 @@ class FreshAnchoredTest(parameterized.TestCase):
       batch = anchored(sampling.gumbel_top_k, 2.0)(
         state, fresh, jax.random.key(step), jnp.int32(step)
       )
-      replayed = np.asarray(batch.rollouts.group_id)[num_fresh:]
+      replayed = buffers.ids_of(batch.rollouts)[num_fresh:]
       is_valid = np.asarray(batch.is_valid)[num_fresh:]
       # As many draws as stored rows: the draw is all of them.
       self.assertEqual(sorted(replayed[is_valid].tolist()), stored)
@@ -317,7 +307,7 @@ COMPOSERS = {
 class IterationTest(parameterized.TestCase):
   @parameterized.parameters(*COMPOSERS)
   def test_a_donated_iteration_does_not_copy_the_storage(self, name):
-    rows = make_rows(range(64), num_tokens=320)
+    rows = buffers.make_rows(range(64), num_tokens=320)
     state = buffer.init(rows, capacity=4096)
     run = functools.partial(iteration, compose_fn=COMPOSERS[name])
     compiled = (
@@ -342,7 +332,7 @@ class IterationTest(parameterized.TestCase):
       state, _ = make_state(96, 8, [1])
       # Cursors that differ: one seed wraps where another does not.
       state = state._replace(next_slot=jnp.int32(9 + 40 * seed))
-      rows = make_rows(200 + np.arange(64))
+      rows = buffers.make_rows(200 + np.arange(64))
       separate.append((state, rows, jax.random.key(seed), jnp.int32(seed)))
     alone = [run(*arguments) for arguments in separate]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *separate)

@@ -59,7 +59,9 @@ class ResolveTest(parameterized.TestCase):
     self.assertEqual(settings.top_p, top_p)
 
   def test_a_model_has_the_documented_defaults(self):
-    settings, num_workers = _resolve(*_MODEL, '--mesh=data:1,fsdp:1,tensor:-1')
+    settings, num_workers = _resolve(
+      *_MODEL, '--mesh={"data": 1, "fsdp": 1, "tensor": -1}'
+    )
     self.assertEqual(num_workers, 2)
     self.assertEqual(
       settings,

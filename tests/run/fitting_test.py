@@ -89,7 +89,7 @@ class FittingTest(parameterized.TestCase):
     self.assertLen(found.programs, 2)
 
   def test_a_mesh_that_does_not_divide_the_run_is_refused(self):
-    with self.assertRaisesRegex(ValueError, 'must be a multiple of 8'):
+    with self.assertRaisesRegex(ValueError, '= 8 must divide'):
       fitting.planned_peaks(self.config, self.parts, _ONE | {'tensor': 8})
 
   def test_the_plan_of_a_program_is_all_that_is_kept_and_its_own(self):
@@ -208,7 +208,7 @@ class SmallestTest(parameterized.TestCase):
     self.assertNotIn((1, 1, 4), tried)
     (line,) = [one for one in found if isinstance(one, str)]
     self.assertRegex(
-      line, 'v5e:2x2 data 1 x fsdp 1 x tensor 4: model.num_heads'
+      line, 'v5e:2x2 data 1 x fsdp 1 x tensor 4: .* model.num_heads'
     )
 
   def test_a_run_that_has_no_room_for_its_copy_is_not_compiled(self):

@@ -25,8 +25,6 @@ def rows(length, **changes):
     'seed': 0,
     'iteration': 0,
     'num_prompts': length,
-    'process_index': 0,
-    'process_count': 1,
   }
   return prompt_stream.rows(length, **{**settings, **changes})
 
@@ -84,28 +82,6 @@ class RowsTest(parameterized.TestCase):
     # The standard deviation is 1 / sqrt(300) = 0.06.
     self.assertLess(np.abs(correlations - np.eye(5)).max(), 0.2)
 
-  @parameterized.parameters(1, 2, 3, 4, 6, 12)
-  def test_processes_joined_are_one_process(self, process_count):
-    for iteration in range(3):
-      settings = {'num_prompts': 12, 'iteration': iteration, 'seed': 3}
-      shares = [
-        rows(30, process_index=i, process_count=process_count, **settings)
-        for i in range(process_count)
-      ]
-      self.assertEqual({len(s) for s in shares}, {12 // process_count})
-      np.testing.assert_array_equal(
-        np.concatenate(shares), rows(30, **settings)
-      )
-
-  def test_a_resumed_run_sees_the_prompts_of_an_uninterrupted_one(self):
-    uninterrupted = stream(7, 4, range(9), seed=5)
-    before = stream(7, 4, range(4), seed=5)
-    checkpoint = {'iteration': 4}  # All that is kept.
-    after = stream(7, 4, range(checkpoint['iteration'], 9), seed=5)
-    np.testing.assert_array_equal(
-      np.concatenate([before, after]), uninterrupted
-    )
-
   def test_a_late_iteration_needs_no_earlier_one(self):
     late = rows(7, iteration=10**12)
     np.testing.assert_array_equal(np.sort(late), np.arange(7))
@@ -114,10 +90,6 @@ class RowsTest(parameterized.TestCase):
     ({'seed': -1}, 'seed = -1, must be at least 0'),
     ({'iteration': -1}, 'iteration = -1'),
     ({'num_prompts': 0}, 'num_prompts = 0, must be at least 1'),
-    ({'process_count': 0}, 'process_count = 0'),
-    ({'process_index': 1}, r'process_index = 1, must be within \[0, 1\)'),
-    ({'process_index': -1}, 'process_index = -1'),
-    ({'process_count': 3}, 'num_prompts = 4, must be a multiple of the 3'),
   )
   def test_wrong_arguments_are_refused(self, change, message):
     with self.assertRaisesRegex(ValueError, message):
