@@ -46,6 +46,7 @@ def build_parts(size: dict):
   from replay_rl.lm import architecture
   from replay_rl.lm import model
   from replay_rl.lm import sampler
+  from replay_rl.lm import scoring
   from replay_rl.replay import compose
   from replay_rl.rl import advantages
   from replay_rl.rl import losses
@@ -108,7 +109,7 @@ def build_parts(size: dict):
     greedy_fn=generate_fn,
     unbiased_fn=generate_fn,
     logprobs_fn=functools.partial(
-      model.token_logprobs,
+      scoring.token_logprobs,
       graphdef,
       temperature=1.0,
       chunk_size=None,

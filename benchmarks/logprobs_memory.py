@@ -26,6 +26,7 @@ from absl import flags
 
 from replay_rl.lm import families
 from replay_rl.lm import model
+from replay_rl.lm import scoring
 from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 
@@ -49,7 +50,7 @@ def gradient(config, chunk_size):
   )
 
   def loss(params, tokens):
-    logprobs, entropy = model.token_logprobs(
+    logprobs, entropy = scoring.token_logprobs(
       graphdef,
       params,
       mesh_lib.split_rows(tokens),

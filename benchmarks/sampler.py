@@ -15,6 +15,7 @@ from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.lm import sampler
+from replay_rl.lm import scoring
 
 _GFLOPS = 100.0
 
@@ -96,7 +97,7 @@ def report_size(size, config, rows, prompt_length, new_tokens):
     )
 
   def score(params):
-    return model.token_logprobs(
+    return scoring.token_logprobs(
       graphdef, params, tokens, temperature=1.0, chunk_size=None, remat=False
     )
 
@@ -111,7 +112,7 @@ def report_size(size, config, rows, prompt_length, new_tokens):
 
   prefill = flops(prompt_length, prompt_length)
   decode = flops(new_tokens - 1, length)
-  scoring = flops(length - 1, length - 1)
+  scored = flops(length - 1, length - 1)
   first = report(size, 'prefill', generate(1), params, flops=prefill)
   total = report(
     size,
@@ -122,9 +123,9 @@ def report_size(size, config, rows, prompt_length, new_tokens):
   )
   per_token = (total - first) / (new_tokens - 1)
   print(f'{size} decode, per token      {per_token:8.5f} s')
-  report(size, 'score', score, params, flops=scoring)
+  report(size, 'score', score, params, flops=scored)
   gradient = jax.grad(loss, has_aux=True)
-  report(size, 'score and gradient', gradient, params, flops=3 * scoring)
+  report(size, 'score and gradient', gradient, params, flops=3 * scored)
 
 
 def main():

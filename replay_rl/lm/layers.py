@@ -80,9 +80,33 @@ def look_up(
   Each device reads its channels of more rows than its own, and then exchanges
   them for its rows: neither the table nor all rows are ever in one place.
   """
-  tokens_BT = constrain_fn(tokens_BT, ('rows_by_channel', None))
-  x_BTD = constrain_fn(embedding[tokens_BT], ('rows_by_channel', None, 'embed'))
+  tokens_BT = constrain_fn(tokens_BT, ('data_rows', None))
+  x_BTD = constrain_fn(embedding[tokens_BT], ('data_rows', None, 'embed'))
   return constrain_fn(x_BTD.astype(dtype), ('rows', None, None))
+
+
+def split_vocab(
+  weight_VD: base.Array, constrain_fn: base.ConstrainFn
+) -> base.Array:
+  """Returns an output projection, `[V, D]`, arranged as `logits` reads it."""
+  return constrain_fn(weight_VD, ('fsdp_vocab', None))
+
+
+def logits(
+  x: base.Array, weight_VD: base.Array, *, constrain_fn: base.ConstrainFn
+) -> base.Array:
+  """Returns float32 logits of hidden states, `[B, D]` or `[B, T, D]`.
+
+  Each device computes its tokens of the vocabulary for more rows than its own,
+  which weigh far less than the weights. So neither the output projection is
+  collected, nor is its gradient added up over `fsdp`. Where `tensor` x `fsdp`
+  does not divide V, the compiler collects it after all.
+  """
+  inner = (None,) * (x.ndim - 2)
+  x = constrain_fn(x, ('data_rows', *inner, None))
+  rows = 'bt'[: x.ndim - 1]
+  found = matmul(f'{rows}d,vd->{rows}v', jnp.float32, x, weight_VD)
+  return constrain_fn(found, ('data_rows', *inner, 'fsdp_vocab'))
 
 
 class Layer(nnx.Module):

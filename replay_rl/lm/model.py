@@ -75,11 +75,19 @@ def init(
   return graphdef, nnx.to_pure_dict(state)
 
 
+def merge(graphdef: nnx.GraphDef, params: base.PyTree) -> Transformer:
+  """Returns the module; of layers that run unrolled it has the first alone."""
+  used = {name: leaf for name, leaf in params.items() if name != _OUTPUT}
+  if isinstance(used['layers'], list):
+    used['layers'] = used['layers'][0]
+  return nnx.merge(graphdef, used)
+
+
 def config_of(
   graphdef: nnx.GraphDef, params: base.PyTree
 ) -> architecture.TransformerConfig:
   """Returns the architecture that `init` was given."""
-  return nnx.merge(graphdef, params).config
+  return merge(graphdef, params).config
 
 
 def logical_axes(config: architecture.TransformerConfig) -> base.PyTree:
@@ -125,7 +133,7 @@ def untie(params: base.PyTree) -> base.PyTree:
   Tied embeddings are read twice, at the input and at the output; a gradient of
   the result keeps the two apart, as its 'embedding' and 'output_projection'.
   """
-  return {**params, _OUTPUT: _output_projection(params)}
+  return {**params, _OUTPUT: output_projection(params)}
 
 
 def retie(untied: base.PyTree) -> base.PyTree:
@@ -156,8 +164,8 @@ def apply(
   Returns:
     `[B, T, V]` float32.
   """
-  x_BTD = _hidden_states(graphdef, params, tokens, is_valid, remat=False)
-  return unembed(params, x_BTD)
+  x_BTD = hidden_states(graphdef, params, tokens, is_valid, remat=False)
+  return unembed(graphdef, params, x_BTD)
 
 
 def extend(
@@ -206,14 +214,17 @@ def extend(
   )
 
 
-def unembed(params: base.PyTree, x: base.Array) -> base.Array:
-  """Returns float32 logits `[..., V]` of hidden states `[..., D]`."""
-  rows = 'bt'[: x.ndim - 1]
-  weight = _output_projection(params)
-  return layers.matmul(f'{rows}d,vd->{rows}v', jnp.float32, x, weight)
+def unembed(
+  graphdef: nnx.GraphDef, params: base.PyTree, x: base.Array
+) -> base.Array:
+  """Returns float32 logits `[B, V]` or `[B, T, V]` of hidden states."""
+  constrain_fn = merge(graphdef, params).constrain_fn
+  weight_VD = layers.split_vocab(output_projection(params), constrain_fn)
+  logits = layers.logits(x, weight_VD, constrain_fn=constrain_fn)
+  return constrain_fn(logits, ('rows', *(None,) * (x.ndim - 2), 'vocab'))
 
 
-def _output_projection(params: base.PyTree) -> base.Array:
+def output_projection(params: base.PyTree) -> base.Array:
   """Returns `[V, D]`, from the most specific leaf that there is."""
   for name in (_OUTPUT, 'unembedding'):
     if name in params:
@@ -221,92 +232,7 @@ def _output_projection(params: base.PyTree) -> base.Array:
   return params['embedding']
 
 
-def token_logprobs(
-  graphdef: nnx.GraphDef,
-  params: base.PyTree,
-  tokens: base.Array,
-  *,
-  temperature: float | base.Array,
-  chunk_size: int | None,
-  remat: bool,
-) -> tuple[base.Array, base.Array]:
-  """Returns the log-probability of each token given those before it.
-
-  Args:
-    graphdef: from `init`.
-    params: from `init`.
-    tokens: `[B, T]` int32, right-padded.
-    temperature: `[]` positive; logits are divided by it.
-    chunk_size: tokens of a row whose logits exist at once, in the backward
-      pass too, which computes them again; None for all. Then the largest array
-      is `[B, chunk_size, V]` instead of `[B, T, V]`.
-    remat: compute the activations of a layer again in the backward pass, which
-      keeps the input of each layer only.
-
-  Returns:
-    `[B, T]` float32 each: log p(token t | tokens < t), and the entropy in nats
-    of the distribution it is scored under; both zero at t = 0.
-
-  Raises:
-    ValueError: if `chunk_size` is less than 1.
-  """
-  if chunk_size is not None and chunk_size < 1:
-    raise ValueError(f'chunk_size={chunk_size} must be None or at least 1.')
-  x_BTD = _hidden_states(graphdef, params, tokens[:, :-1], None, remat=remat)
-  score = functools.partial(_score, params, temperature)
-  num_scored = tokens.shape[1] - 1
-  if chunk_size is None or chunk_size >= num_scored:
-    logprobs_BT, entropy_BT = score(x_BTD, tokens[:, 1:])
-  else:
-    # Rows stay whole, since they may be split over devices.
-    num_chunks = -(-num_scored // chunk_size)
-    chunks = jax.tree.map(
-      lambda leaf: _split_tokens(leaf, num_chunks, chunk_size),
-      (x_BTD, tokens[:, 1:]),
-    )
-    again = jax.checkpoint(score, prevent_cse=False)  # As of a layer.
-    scored = jax.lax.map(lambda chunk: again(*chunk), chunks)
-    logprobs_BT, entropy_BT = jax.tree.map(
-      lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1)[
-        :, :num_scored
-      ],
-      scored,
-    )
-  pad = ((0, 0), (1, 0))
-  return jnp.pad(logprobs_BT, pad), jnp.pad(entropy_BT, pad)
-
-
-def _score(
-  params: base.PyTree,
-  temperature: float | base.Array,
-  x_BTD: base.Array,
-  tokens_BT: base.Array,
-) -> tuple[base.Array, base.Array]:
-  """Returns the log-probabilities of the tokens, and the entropy."""
-  logits_BTV = unembed(params, x_BTD) / temperature
-  logprobs_BTV = jax.nn.log_softmax(logits_BTV)
-  # A masked sum: the transpose of a gather would be a scatter.
-  ids_11V = jnp.arange(logits_BTV.shape[-1])[None, None, :]
-  is_token_BTV = ids_11V == tokens_BT[:, :, None]
-  logprobs_BT = jnp.sum(jnp.where(is_token_BTV, logprobs_BTV, 0.0), axis=-1)
-  entropy_BT = -jnp.sum(jnp.exp(logprobs_BTV) * logprobs_BTV, axis=-1)
-  return logprobs_BT, entropy_BT
-
-
-def _split_tokens(
-  leaf: base.Array, num_chunks: int, chunk_size: int
-) -> base.Array:
-  """Returns `[num_chunks, B, chunk_size, ...]` of `[B, T, ...]`, padded."""
-  B, T = leaf.shape[:2]
-  padding = [(0, 0)] * leaf.ndim
-  padding[1] = (0, num_chunks * chunk_size - T)
-  split = jnp.pad(leaf, padding).reshape(
-    B, num_chunks, chunk_size, *leaf.shape[2:]
-  )
-  return jnp.moveaxis(split, 1, 0)
-
-
-def _hidden_states(
+def hidden_states(
   graphdef: nnx.GraphDef,
   params: base.PyTree,
   tokens_BT: base.Array,
@@ -351,10 +277,7 @@ def _forward(
   params = unstack(params)
   per_layer = params['layers']
   is_unrolled = isinstance(per_layer, list)
-  used = {name: leaf for name, leaf in params.items() if name != _OUTPUT}
-  module = nnx.merge(
-    graphdef, {**used, 'layers': per_layer[0] if is_unrolled else per_layer}
-  )
+  module = merge(graphdef, params)
   config, layer_def = module.config, nnx.graphdef(module.layers)
   cosines_BTd, sines_BTd = rope.rotations(
     positions_BT, rope.frequencies(config)

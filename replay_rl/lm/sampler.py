@@ -109,7 +109,7 @@ def generate(
     """Returns the next token of every row, and which rows it finishes."""
     step = _draw(
       jax.random.fold_in(rng_key, num_steps),
-      model.unembed(params, x_BD),
+      model.unembed(graphdef, params, x_BD),
       ~is_finished_B,
       temperature=temperature,
       top_k=top_k,

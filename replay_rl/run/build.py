@@ -17,6 +17,7 @@ from replay_rl.lm import hf
 from replay_rl.lm import hf_config
 from replay_rl.lm import model
 from replay_rl.lm import sampler
+from replay_rl.lm import scoring
 from replay_rl.replay import compose
 from replay_rl.replay import sampling
 from replay_rl.rl import advantages
@@ -85,7 +86,7 @@ def parts(
     greedy_fn=functools.partial(whole, temperature=0.0),
     unbiased_fn=functools.partial(whole, temperature=1.0),
     logprobs_fn=functools.partial(
-      model.token_logprobs,
+      scoring.token_logprobs,
       graphdef,
       temperature=config.sampler.temperature,
       chunk_size=config.optimizer.logits_chunk,

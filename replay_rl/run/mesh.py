@@ -19,7 +19,9 @@ AXES = ('data', 'fsdp', 'tensor')
 # what is one number per slot is whole, see `replay.storage`.
 RULES: Mapping[str, tuple[str, ...]] = {
   'rows': ('data', 'fsdp'),
-  'rows_by_channel': ('data',),  # Where fsdp splits the channels of the rows.
+  # Where fsdp splits the channels or the vocabulary of rows instead.
+  'data_rows': ('data',),
+  'fsdp_vocab': ('tensor', 'fsdp'),
   'slots': storage.SLOT_AXES,
   'vocab': ('tensor',),
   'embed': ('fsdp',),

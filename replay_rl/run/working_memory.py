@@ -27,6 +27,7 @@ from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import model
 from replay_rl.lm import sampler
+from replay_rl.lm import scoring
 from replay_rl.tasks import task as task_lib
 
 # Arrays of that size alive at once: of a chunk of logits these are the logits,
@@ -46,12 +47,12 @@ def activations(
   Args:
     transformer: what one device computes.
     num_rows: of a microbatch on one device.
-    chunk_size: see `model.token_logprobs`.
-    remat: see `model.token_logprobs`.
+    chunk_size: see `scoring.token_logprobs`.
+    remat: see `scoring.token_logprobs`.
   """
   graphdef, params = _init(transformer)
   score = functools.partial(
-    model.token_logprobs,
+    scoring.token_logprobs,
     graphdef,
     temperature=1.0,
     chunk_size=chunk_size,

@@ -14,10 +14,11 @@ from absl.testing import parameterized
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import layers
 from replay_rl.lm import model
+from replay_rl.lm import scoring
 from tests.lm import small_models
 
 _apply = jax.jit(model.apply, static_argnums=0)
-_whole = functools.partial(model.token_logprobs, chunk_size=None, remat=False)
+_whole = functools.partial(scoring.token_logprobs, chunk_size=None, remat=False)
 _token_logprobs = jax.jit(_whole, static_argnums=0)
 
 
@@ -26,7 +27,7 @@ def _extend(graphdef, params, tokens, cache, is_valid=None):
   if is_valid is None:
     is_valid = jnp.ones(tokens.shape, bool)
   x, cache = model.extend(graphdef, params, tokens, cache, is_valid=is_valid)
-  return model.unembed(params, x), cache
+  return model.unembed(graphdef, params, x), cache
 
 
 def _oracle_logits(config, params, tokens):
@@ -241,7 +242,7 @@ def _temporary_bytes(config, **options):
   )
 
   def loss(params, tokens):
-    logprobs, _ = model.token_logprobs(
+    logprobs, _ = scoring.token_logprobs(
       graphdef, params, tokens, temperature=1.0, **options
     )
     return jnp.sum(logprobs)
@@ -274,7 +275,7 @@ class TokenLogprobsTest(parameterized.TestCase):
   def test_a_chunk_of_no_token_raises(self):
     graphdef, params = small_models.init(small_models.TIED)
     with self.assertRaisesRegex(ValueError, 'chunk_size=0 must be None or'):
-      model.token_logprobs(
+      scoring.token_logprobs(
         graphdef,
         params,
         small_models.tokens((2, 3)),
@@ -307,7 +308,7 @@ class TokenLogprobsTest(parameterized.TestCase):
       return jnp.stack([picked[..., 0], entropy])
 
     def ours(params, temperature):
-      logprobs, entropy = model.token_logprobs(
+      logprobs, entropy = scoring.token_logprobs(
         graphdef,
         params,
         tokens,

@@ -14,6 +14,7 @@ from absl.testing import parameterized
 from replay_rl import base
 from replay_rl.lm import model
 from replay_rl.lm import sampler
+from replay_rl.lm import scoring
 from tests.lm import small_models
 
 _V, _EOS, _PAD = 11, 1, 0
@@ -61,7 +62,7 @@ def _generate(config=_TIED, prompts=_PROMPTS, seed=0, params=None, **options):
 
 
 _score = jax.jit(
-  functools.partial(model.token_logprobs, chunk_size=None, remat=False),
+  functools.partial(scoring.token_logprobs, chunk_size=None, remat=False),
   static_argnums=0,
   static_argnames='temperature',
 )

@@ -27,6 +27,7 @@ from replay_rl.lm import layers
 from replay_rl.lm import model
 from replay_rl.lm import rope
 from replay_rl.lm import sampler
+from replay_rl.lm import scoring
 
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)  # Tiny models: threads would only wait.
@@ -135,7 +136,7 @@ def _graphdef(config):
 
 _apply = jax.jit(model.apply, static_argnums=0)
 _score = jax.jit(
-  functools.partial(model.token_logprobs, chunk_size=None, remat=False),
+  functools.partial(scoring.token_logprobs, chunk_size=None, remat=False),
   static_argnums=0,
   static_argnames='temperature',
 )

@@ -13,6 +13,7 @@ from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.lm import sampler
+from replay_rl.lm import scoring
 from replay_rl.rl import losses
 from replay_rl.run import budget
 from replay_rl.run import build
@@ -68,7 +69,7 @@ def _compiled_update(transformer, *, num_microbatches, chunk_size, remat):
   update = functools.partial(
     learner.update,
     logprobs_fn=functools.partial(
-      model.token_logprobs,
+      scoring.token_logprobs,
       graphdef,
       temperature=1.0,
       chunk_size=chunk_size,
@@ -287,7 +288,7 @@ class MemoryTest(parameterized.TestCase):
     ({'data': 1, 'fsdp': -1, 'tensor': 1}, 'must be positive'),
     ({'data': 1, 'fsdp': 1, 'tensor': 4}, 'tensor = 4 .* model.num_heads = 2'),
     ({'data': 1, 'fsdp': 32, 'tensor': 1}, 'divide'),
-    ({'data': 3, 'fsdp': 1, 'tensor': 1}, '= 3 .* num_prompts x .* = 16'),
+    ({'data': 3, 'fsdp': 1, 'tensor': 1}, '= 3 .*num_prompts x .* = 16'),
     ({'data': 16, 'fsdp': 1, 'tensor': 1}, 'rows of a microbatch = 8'),
   )
   def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):

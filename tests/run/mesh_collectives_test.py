@@ -43,7 +43,7 @@ def _config():
   # for tiny sizes the compiler would choose other exchanges.
   return tiny.config(
     task='addition(num_digits=3, forget_probability=0.5)',
-    model__vocab_size=1028,
+    model__vocab_size=1032,
     model__d_model=128,
     model__num_layers=layers.UNROLL_LIMIT + 1,
     model__num_heads=8,
@@ -138,29 +138,34 @@ class CollectivesTest(parameterized.TestCase):
   @parameterized.product(sizes=_MESHES, name=('update', 'generate'))
   def test_nothing_larger_than_a_weight_or_the_own_rows(self, sizes, name):
     update, generate, transformer = _compiled(sizes)
+    parts = build.parts(_config())
     data, fsdp, tensor = sizes
     if name == 'update':
       program, num_rows = update, _ROWS // 2
-      num_tokens = transformer.max_context - 1
+      num_tokens, num_unembedded = transformer.max_context - 1, _CHUNK
     else:
       program, num_rows = generate, _ROWS
-      num_tokens = build.parts(_config()).task.prompt_length
-    D = transformer.d_model
-    weights = (
-      # Of one layer, collected along fsdp.
-      2 * transformer.d_ff * D // tensor,
-      transformer.vocab_size * D // tensor,
-    )
+      num_tokens, num_unembedded = parts.task.prompt_length, 1
+    V, D = transformer.vocab_size, transformer.d_model
+    # Of one layer, collected along fsdp.
+    weights = 2 * transformer.d_ff * D // tensor
     own_rows = num_rows // (data * fsdp) * num_tokens * D
+    # To which each device adds the logits of its share of the vocabulary.
+    unembedded = num_rows // data * num_unembedded * D
     found = exchanged(program)
     self.assertNotEmpty(found)
     for shape in found:
-      if tensor > 1:  # Not even to look up embeddings.
-        self.assertNotIn(transformer.vocab_size, shape)
-      # Neither all layers nor, where rows outweigh weights, all rows.
+      # Neither to look up embeddings nor for logits.
+      self.assertNotIn(V, shape)
+      self.assertNotEqual(shape, (V // tensor, D))
+      # Neither all layers nor all rows.
       self.assertNotIn(transformer.num_layers, shape)
-      self.assertLessEqual(math.prod(shape), max(*weights, own_rows), shape)
-    self.assertGreater(own_rows * data * fsdp, max(weights))
+      self.assertLessEqual(
+        math.prod(shape), max(weights, own_rows, unembedded), shape
+      )
+    self.assertGreater(
+      own_rows * data * fsdp, max(weights, own_rows, unembedded)
+    )
 
   @parameterized.parameters(*_MESHES)
   def test_rows_stay_where_they_are(self, *sizes):
