@@ -105,6 +105,8 @@ def get_config() -> config_lib.Config:
     ),
     checkpoint=config_lib.Checkpoint(every=1, keep=2),
     mesh=config_lib.Mesh(
-      shape={'data': 1, 'fsdp': 1, 'tensor': 1}, sampler_shape=None
+      shape={'data': 1, 'fsdp': 1, 'tensor': 1},
+      sampler_shape=None,
+      buffer_memory='device',
     ),
   )

@@ -117,6 +117,8 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
     ),
     checkpoint=config_lib.Checkpoint(every=50, keep=2),
     mesh=config_lib.Mesh(
-      shape={'data': 1, 'fsdp': 8, 'tensor': 1}, sampler_shape=None
+      shape={'data': 1, 'fsdp': 8, 'tensor': 1},
+      sampler_shape=None,
+      buffer_memory='device',
     ),
   )

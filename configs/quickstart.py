@@ -103,7 +103,9 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
     ),
     checkpoint=config_lib.Checkpoint(every=20, keep=3),
     mesh=config_lib.Mesh(
-      shape={'data': 1, 'fsdp': 1, 'tensor': 1}, sampler_shape=None
+      shape={'data': 1, 'fsdp': 1, 'tensor': 1},
+      sampler_shape=None,
+      buffer_memory='device',
     ),
   )
 

@@ -158,6 +158,7 @@ def as_json(found: Plan) -> dict[str, Any]:
     'largest_program': found.memory.largest_program,
     'largest_term': found.memory.largest_term,
     'kept': found.memory.kept,
+    'on_host': found.memory.on_host,
     'programs': found.memory.programs,
     'checkpoint': found.memory.checkpoint,
     'lower_bounds': found.times._asdict(),
@@ -186,6 +187,8 @@ def table(found: Plan) -> rich.table.Table:
   grid.add_section()
   grid.add_row('peak', f'always + {largest}', _gigabytes(memory.total))
   grid.add_row('device', f'{USABLE:.0%} of its memory', _gigabytes(found.limit))
+  if memory.on_host:
+    grid.add_row('host', 'replay buffer', _gigabytes(memory.on_host))
   return grid
 
 

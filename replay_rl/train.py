@@ -123,6 +123,7 @@ def train(
       num_shown=config.logging.num_samples,
       mesh=mesh,
       sampler_mesh=sampler_mesh,
+      buffer_memory=config.mesh.buffer_memory,
     )
     seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
     run = programs.init(build.base_weights(config, parts), seeds)

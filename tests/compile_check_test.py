@@ -223,6 +223,26 @@ class MainTest(parameterized.TestCase):
     self.assertIn('GB on each chip, which has 16.000', out)
     self.assertRegex(out, r'libtpu \d')
 
+  @tpu_library.needed
+  def test_no_program_of_a_tpu_moves_a_buffer_that_is_on_the_host(self):
+    results = self.create_tempfile('results.json').full_path
+    capacity = 2**20
+    status, out, _ = _main(
+      self.config,
+      '--topology=v5e:2x2',
+      '--mesh={"data": 1, "fsdp": 4, "tensor": 1}',
+      '--config.mesh.buffer_memory=pinned_host',
+      '--config.num_seeds=1',
+      f'--config.replay.capacity={capacity}',
+      f'--json={results}',
+    )
+    self.assertEqual(status, 0, out)
+    (found,) = json.loads(pathlib.Path(results).read_text())['checks']
+    # A chip would pad the tokens of a row, 4 bytes each, to 128.
+    tokens = capacity // 4 * 128 * 4
+    for name, program in found['programs'].items():
+      self.assertLess(program['memory']['peak'], tokens, name)
+
 
 if __name__ == '__main__':
   absltest.main()

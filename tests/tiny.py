@@ -90,7 +90,9 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
     ),
     checkpoint=config_lib.Checkpoint(every=1, keep=3),
     mesh=config_lib.Mesh(
-      shape={'data': 1, 'fsdp': 1, 'tensor': 1}, sampler_shape=None
+      shape={'data': 1, 'fsdp': 1, 'tensor': 1},
+      sampler_shape=None,
+      buffer_memory='device',
     ),
   )
   for path, value in changes.items():

@@ -94,6 +94,8 @@ class BadInputTest(TrainTestCase):
     ('--config.sampler.group_size=1', 'sampler.group_size = 1: must be'),
     ('--config.replay.weights=max_age(limit=-1)', 'limit=-1 must be'),
     ('--config.replay.keep=positive_bias(fraction=2)', 'fraction=2 must be'),
+    ('--config.mesh.buffer_memory=disk', "must be one of ('device', 'pinned"),
+    ('--config.mesh.buffer_memory=pinned_host', 'needs num_seeds = 1, not 4'),
     ('--config.mesh.shape=[1]', 'must be a JSON object'),
     ('--config.mesh.shape={"data": 1}', 'must name the axes'),
     (

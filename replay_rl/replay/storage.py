@@ -9,17 +9,75 @@ bit, on any mesh.
 
 The mesh is that of `jax.set_mesh`. Without one, or where its slot axes have
 size 1, these are a plain scatter and gather.
+
+Leaves `[C, ...]` may live in the memory of the host, `place`: there the host
+computes the scatter and the gather, and rows of a batch alone go to and fro.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import compute_on
 
 from replay_rl import base
 
+_HOST = jax.memory.Space.Host
 # The mesh axes that slots are split over. Others hold copies.
 SLOT_AXES = ('data', 'fsdp')
+
+
+def place(
+  leaf: jax.ShapeDtypeStruct | base.Array,
+  sharding: jax.sharding.NamedSharding,
+  memory_kind: str,
+) -> jax.sharding.NamedSharding:
+  """Returns where the rows of a leaf `[C, ...]` live.
+
+  Bools stay on the device: the TPU compiler fails on a scatter of one-byte
+  elements in the memory of the host.
+
+  Args:
+    leaf: of a storage.
+    sharding: how it is split over devices.
+    memory_kind: 'device', or 'pinned_host' for the memory of the host.
+  """
+  if memory_kind == 'device' or leaf.dtype.itemsize == 1:
+    return sharding
+  return sharding.with_memory_kind(memory_kind)
+
+
+def init_in_place(
+  leaf: base.Array, sharding: jax.sharding.NamedSharding
+) -> base.Array:
+  """Returns a leaf of an empty buffer; on the host, if it is to live there.
+
+  Made on the device and then moved, it would have to fit there.
+
+  Args:
+    leaf: zeros, inside a jit.
+    sharding: from `place`.
+  """
+  if sharding.memory_kind in (None, 'device'):
+    return leaf
+  return where_it_is(
+    lambda zero: jnp.broadcast_to(zero, leaf.shape),
+    jax.device_put(jnp.zeros((), leaf.dtype), _HOST),
+  )
+
+
+def where_it_is(
+  function: Callable, leaf: base.Array, *rest: base.Array
+) -> base.Array:
+  """Returns `function(leaf, *rest)`, computed and left where the leaf lives.
+
+  On the host, the rest is moved there.
+  """
+  if jax.typeof(leaf).memory_space != _HOST:
+    return function(leaf, *rest)
+  on_host = compute_on.compute_on('device_host')(jax.jit(function))
+  return on_host(leaf, *jax.device_put(rest, _HOST))
 
 
 def write_rows(
@@ -84,7 +142,7 @@ def read_rows(stored: base.PyTree, slots: base.Array) -> base.PyTree:
 
     def read(leaf):
       row_shape = (-1,) + (1,) * (leaf.ndim - 1)
-      bits = _to_bits(leaf.at[slots].get(mode='clip'))
+      bits = _to_bits(_gather(leaf, slots))
       # One device has the row and the others add zero. As floats, -0.0 would
       # become 0.0 and a NaN another NaN.
       bits = jnp.where(is_own.reshape(row_shape), bits, jnp.zeros_like(bits))
@@ -181,13 +239,25 @@ def _merge(
 def _scatter(
   stored: base.PyTree, slots: base.Array, rows: base.PyTree
 ) -> base.PyTree:
+  def put(leaf, slots, new):
+    return leaf.at[slots].set(new, mode='drop')
+
   return jax.tree.map(
-    lambda leaf, new: leaf.at[slots].set(new, mode='drop'), stored, rows
+    lambda leaf, new: where_it_is(put, leaf, slots, new), stored, rows
   )
 
 
 def _gather(stored: base.PyTree, slots: base.Array) -> base.PyTree:
-  return jax.tree.map(lambda leaf: leaf.at[slots].get(mode='clip'), stored)
+  def take(leaf, slots):
+    return leaf.at[slots].get(mode='clip')
+
+  def read(leaf):
+    found = where_it_is(take, leaf, slots)
+    if jax.typeof(found).memory_space != _HOST:
+      return found
+    return jax.device_put(found, jax.memory.Space.Device)
+
+  return jax.tree.map(read, stored)
 
 
 def _to_bits(values: base.Array) -> base.Array:

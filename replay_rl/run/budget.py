@@ -39,11 +39,13 @@ class Memory(NamedTuple):
   """Bytes on each device, by what they hold.
 
   kept: from the first iteration to the last.
+  on_host: of the buffer, in the memory of the host, for each device.
   programs: name of a program -> what it needs while it runs.
   checkpoint: bytes of one checkpoint on disk, before compression.
   """
 
   kept: dict[str, int]
+  on_host: int
   programs: dict[str, dict[str, int]]
   checkpoint: int
 
@@ -148,7 +150,7 @@ def memory(
   """
   run = shapes_of_run(parts, config.num_seeds)
   share = share_of_device(parts.transformer, mesh)
-  kept, untied = _kept(run, parts, mesh)
+  kept, on_host, untied = _kept(run, parts, mesh, config.mesh.buffer_memory)
   num_rows = rows_of_update(parts, run) // parts.num_microbatches
   # Of one seed; with several microbatches, their sum and that of the latest.
   gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
@@ -185,6 +187,7 @@ def memory(
   programs['checkpoint'] = {'copy of the run': sum(kept.values())}
   return Memory(
     kept={name: size for name, size in kept.items() if size},
+    on_host=on_host,
     programs=programs,
     checkpoint=sum(map(working_memory.num_bytes, jax.tree.leaves(run))),
   )
@@ -243,22 +246,25 @@ def _kept(
   run: iteration.RunState,
   parts: iteration.Parts,
   mesh: jax.sharding.AbstractMesh,
-) -> tuple[dict[str, int], int]:
-  """Returns bytes by what is kept, and of the untied weights."""
+  buffer_memory: str,
+) -> tuple[dict[str, int], int, int]:
+  """Returns bytes by what is kept, on the host, and of the untied weights."""
   shardings = placement.of_run(
     run,
     model.logical_axes(parts.transformer),
     parts.optimizer,
     mesh,  # pyright: ignore
+    buffer_memory=buffer_memory,
   )
 
-  def size(shapes, shardings):
+  def size(shapes, shardings, is_on_host=False):
     try:
       return sum(
         math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf, sharding in zip(
           jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True
         )
+        if (sharding.memory_kind == 'pinned_host') == is_on_host
       )
     except ValueError as error:
       raise ValueError(f'mesh = {dict(mesh.shape)}: {error}') from error
@@ -272,7 +278,7 @@ def _kept(
   untied = (
     model.untie(tree) for tree in (run.learner.params, shardings.learner.params)
   )
-  return kept, size(*untied)
+  return kept, size(run.buffer, shardings.buffer, True), size(*untied)
 
 
 def _divide(

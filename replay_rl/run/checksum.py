@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.replay import storage
 from replay_rl.run import distributed
 from replay_rl.run import mesh as mesh_lib
 
@@ -43,6 +44,7 @@ def of_array(array: base.Array) -> base.Array:
     place = place * jnp.uint32(size % 2**32) + jax.lax.broadcasted_iota(
       jnp.uint32, words.shape, axis
     )
+  place = jax.device_put(place, jax.typeof(words).memory_space)
   # The finalizer of MurmurHash3, https://github.com/aappleby/smhasher.
   mixed = words ^ (place * jnp.uint32(0x9E3779B9))
   for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
@@ -63,7 +65,12 @@ def _words(array: base.Array) -> base.Array:
 def _program(sharding: jax.sharding.Sharding | None):
   return distributed.aligned(
     jax.jit(
-      lambda leaves: jnp.stack([of_array(leaf) for leaf in leaves]),
+      lambda leaves: jnp.stack(
+        jax.device_put(
+          [storage.where_it_is(of_array, leaf) for leaf in leaves],
+          jax.memory.Space.Device,
+        )
+      ),
       out_shardings=sharding,
     )
   )

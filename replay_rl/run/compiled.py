@@ -32,8 +32,8 @@ class Memory(NamedTuple):
   aliased: outputs in the place of arguments, which are donated.
   temporaries: what the program computes on the way.
   alive: of all these, the most at once. Of a TPU as the compiler says, which
-    accepts programs whose sum is more than the chip has; elsewhere their sum,
-    for what it says of a CPU leaves temporaries out.
+    accepts programs whose sum is more than the chip has, less what is on the
+    host; elsewhere their sum, for what it says of a CPU leaves temporaries out.
   code: the program itself.
   rest_of_run: of the run, which stays, what is not among the arguments.
   """
@@ -139,6 +139,7 @@ def programs(
     num_eval_samples=config.evaluation.num_samples,
     num_shown=config.logging.num_samples,
     mesh=mesh,
+    buffer_memory=config.mesh.buffer_memory,
   ).jitted
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   seeds = jax.ShapeDtypeStruct((config.num_seeds,), np.uint32)
@@ -156,10 +157,10 @@ def programs(
   compile_one = functools.partial(
     measure, mesh=mesh, size_of_run=first.memory.outputs
   )
-  if isinstance(parts.task, task_lib.TextTask):
-    yield from _judged_on_host(compile_one, jitted, run, parts, mesh)
-  else:
+  if 'iterate' in jitted:
     yield compile_one('iterate', jitted['iterate'], run)
+  else:
+    yield from _in_steps(compile_one, jitted, run, parts, mesh)
   if config.evaluation.every:
     prompts = ()
     if isinstance(parts.task, task_lib.TextTask):
@@ -173,31 +174,42 @@ def programs(
   yield compile_one('checkpoint', copy, run)
 
 
-def _judged_on_host(
+def _in_steps(
   compile_one: Callable,
   jitted: Mapping[str, Any],
   run: iteration.RunState,
   parts: iteration.Parts,
   mesh: jax.sharding.Mesh,
 ) -> Iterator[Program]:
-  """Yields the two programs with the verifier between them."""
-  assert isinstance(parts.task, task_lib.TextTask)
+  """Yields the programs of an iteration that is not one."""
   num_seeds = run.seed.shape[0]
-  prompts = jax.tree.map(
-    lambda leaf: _shape(np.stack([leaf] * num_seeds)),
-    parts.task.prompts_fn(0, 0, parts.num_prompts),
-  )
+  if isinstance(parts.task, task_lib.TextTask):
+    prompts = jax.tree.map(
+      lambda leaf: _shape(np.stack([leaf] * num_seeds)),
+      parts.task.prompts_fn(0, 0, parts.num_prompts),
+    )
+  else:
+    prompts = jax.eval_shape(
+      jax.vmap(functools.partial(iteration.draw_prompts, parts=parts)), run
+    )
   yield compile_one('act', jitted['act'], run, prompts)
   with jax.set_mesh(mesh):
     _, generation = jitted['act'].eval_shape(run, prompts)
-  rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
-  learner = jitted['remember_and_learn']
-  yield compile_one('remember_and_learn', learner, run, generation, rewards)
+    rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
+    _, fresh, _ = jitted['remember'].eval_shape(run, generation, rewards)
+  yield compile_one('remember', jitted['remember'], run, generation, rewards)
+  yield compile_one('learn', jitted['learn'], run, fresh)
 
 
 def _alive(analysis: Any, platform: str) -> int:
   if platform == 'tpu':
-    return analysis.peak_memory_in_bytes
+    return (
+      analysis.peak_memory_in_bytes
+      - analysis.host_argument_size_in_bytes
+      - analysis.host_output_size_in_bytes
+      + analysis.host_alias_size_in_bytes
+      - analysis.host_temp_size_in_bytes
+    )
   return (
     analysis.argument_size_in_bytes
     + analysis.output_size_in_bytes

@@ -158,6 +158,7 @@ class Mesh:
 
   shape: dict[str, int]  # Sizes of the axes data, fsdp and tensor.
   sampler_shape: dict[str, int] | None  # To generate on; None: the same mesh.
+  buffer_memory: str  # Of the rows of the buffer: 'device' or 'pinned_host'.
 
 
 @dataclasses.dataclass
@@ -225,6 +226,7 @@ def model_of(name: str, *, checkpoint: str | None, compute_dtype: str) -> Model:
   return Model(**fields, checkpoint=checkpoint)
 
 
+BUFFER_MEMORIES = ('device', 'pinned_host')
 # Smallest allowed value of each number; the functions that a choice names
 # check their own constants.
 MINIMA = {
@@ -334,6 +336,16 @@ def validate(config: Config) -> None:
     raise ValueError(
       'sampler.temperature = 0: must be positive, since greedy rollouts have '
       'no log-probabilities to learn from'
+    )
+  if config.mesh.buffer_memory not in BUFFER_MEMORIES:
+    raise ValueError(
+      f'mesh.buffer_memory = {config.mesh.buffer_memory!r}: must be one of '
+      f'{BUFFER_MEMORIES}'
+    )
+  if config.mesh.buffer_memory != 'device' and config.num_seeds > 1:
+    raise ValueError(
+      f'mesh.buffer_memory = {config.mesh.buffer_memory!r}: needs num_seeds = '
+      f'1, not {config.num_seeds}: a program over seeds would move the buffer'
     )
   if config.sampler.weight_lag % replay.updates_per_iteration:
     raise ValueError(

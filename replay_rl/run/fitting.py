@@ -16,7 +16,7 @@ from replay_rl.run import topology as topology_lib
 # Programs -> those of `budget.memory`, of which the largest counts.
 _PLANNED = {
   'act': ('sampler',),
-  'remember_and_learn': ('learner',),
+  'learn': ('learner',),
   'iterate': ('sampler', 'learner'),
   'evaluate': ('evaluation',),
   'checkpoint': ('checkpoint',),

@@ -6,7 +6,6 @@ prompts of their rows, judges its share of the responses, and tells the others
 the rewards.
 """
 
-import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 
@@ -22,43 +21,30 @@ from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import sampler_mesh
 from replay_rl.tasks import task as task_lib
 
+# (run, generation, rewards) -> (run, metrics)
+FinishFn = Callable[
+  [iteration.RunState, iteration.Generation, base.Array | np.ndarray],
+  tuple[iteration.RunState, base.Metrics],
+]
+
 
 def iterate_fn(
   parts: iteration.Parts,
   task: task_lib.TextTask,
   *,
-  over_seeds: Callable,
-  shardings: iteration.RunState,
   mesh: jax.sharding.Mesh,
   act: sampler_mesh.ActFn,
-) -> tuple[
-  Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]],
-  Callable,
-]:
+  finish: FinishFn,
+) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
   """Returns the iteration, of arrays with a leading axis `[S]` of seeds.
-
-  Beside it, the second of the two programs that it calls.
 
   Args:
     parts: what an iteration is made of.
     task: the task.
-    over_seeds: maps a function over seeds, as `seeds.over_seeds`.
-    shardings: where the arrays of a run live.
     mesh: the devices of the run.
-    act: the first of the two programs, as `sampler_mesh.act_fn`.
+    act: what comes before the judging, as `sampler_mesh.act_fn`.
+    finish: what comes after it.
   """
-  remember_and_learn = distributed.aligned(
-    jax.jit(
-      lambda run, generation, rewards: over_seeds(
-        functools.partial(iteration.remember_and_learn, parts=parts),
-        run,
-        generation,
-        rewards,
-      ),
-      donate_argnums=0,
-      out_shardings=(shardings, mesh_lib.whole(mesh)),
-    )
-  )
 
   def iterate(run):
     seeds, iterations = jax.device_get((run.seed, run.iteration))
@@ -72,10 +58,10 @@ def iterate_fn(
     judgement = _judge(
       task, generation.completions, generation.prompts.references
     )
-    run, measured = remember_and_learn(run, generation, judgement.rewards)
+    run, measured = finish(run, generation, judgement.rewards)
     return run, measured | _measure(judgement, task.statuses)
 
-  return iterate, remember_and_learn
+  return iterate
 
 
 def evaluate_fn(
@@ -91,9 +77,16 @@ def evaluate_fn(
 ]:
   """Returns the evaluation: whether each answer is right, 1 or 0.
 
-  Beside it, the program that it calls. The arguments are those of `iterate_fn`,
-  P and n, and `move_fn`, which takes a program to the mesh of the sampler; the
-  result is greedy `[S, P, 1]` and sampled `[S, P, n]`.
+  Beside it, the program that it calls. The result is greedy `[S, P, 1]` and
+  sampled `[S, P, n]`.
+
+  Args:
+    parts: what an iteration is made of.
+    task: the task.
+    over_seeds: maps a function over seeds, as `seeds.over_seeds`.
+    num_prompts: P.
+    num_samples: n.
+    move_fn: takes a program to the mesh of the sampler.
   """
 
   def of_one_seed(params, seed, prompts):

@@ -170,7 +170,7 @@ def remember_and_learn(
   """Ends the iteration with its rewards, `[F]` float32."""
   run, fresh, remembered = remember(run, generation, rewards, parts)
   run, learned = learn(run, fresh, parts)
-  return run._replace(iteration=run.iteration + 1), remembered | learned
+  return run, remembered | learned
 
 
 def remember(
@@ -237,7 +237,10 @@ def remember(
 def learn(
   run: RunState, fresh: base.Fresh, parts: Parts
 ) -> tuple[RunState, base.Metrics]:
-  """Makes U updates: each composes a batch, learns from it and marks it."""
+  """Makes U updates, which ends the iteration.
+
+  Each composes a batch, learns from it and marks it.
+  """
 
   def one_update(carry, _):
     learner, state, ledger = carry
@@ -278,5 +281,7 @@ def learn(
     (run.learner, run.buffer, run.ledger),
     length=parts.updates_per_iteration,
   )
-  run = run._replace(learner=learner, buffer=state, ledger=ledger)
+  run = run._replace(
+    iteration=run.iteration + 1, learner=learner, buffer=state, ledger=ledger
+  )
   return run, update_metrics.combine(measured)

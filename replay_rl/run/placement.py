@@ -34,6 +34,8 @@ def of_run(
   param_axes: base.PyTree,
   optimizer: optax.GradientTransformation,
   mesh: jax.sharding.Mesh,
+  *,
+  buffer_memory: str,
 ) -> iteration.RunState:
   """Returns the sharding of each array of a run with a leading axis of seeds.
 
@@ -45,6 +47,7 @@ def of_run(
     param_axes: the logical axes of each weight, as `model.logical_axes` gives.
     optimizer: whose state the run holds.
     mesh: the devices.
+    buffer_memory: 'device' or 'pinned_host', see `storage.place`.
 
   Raises:
     ValueError: if the mesh does not divide the capacity of the buffer.
@@ -65,7 +68,10 @@ def of_run(
   )
   rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec([None, 'slots']))
   rollouts = jax.tree.map(
-    lambda leaf: rows if leaf.ndim > 2 else whole, run.buffer.rollouts
+    lambda leaf: (
+      storage.place(leaf, rows, buffer_memory) if leaf.ndim > 2 else whole
+    ),
+    run.buffer.rollouts,
   )
   shardings = shardings._replace(
     learner=shardings.learner._replace(params=split(1), opt_state=opt_state),

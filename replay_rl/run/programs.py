@@ -12,6 +12,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import model
+from replay_rl.replay import storage
 from replay_rl.run import distributed
 from replay_rl.run import evaluate
 from replay_rl.run import host_judged
@@ -35,9 +36,9 @@ class Programs(NamedTuple):
     task in text, 1 for a right answer and 0 for a wrong one.
   samples: run -> rollouts of its buffer to look at.
   jitted: the functions that these four call and that JAX compiles, by name:
-    'init', 'samples', 'evaluate' and 'iterate', or in place of that 'act' and
-    'remember_and_learn' of a task in text. They can be lowered alone, but
-    where there is a mesh of the sampler.
+    'init', 'samples', 'evaluate' and 'iterate', or in place of that 'act',
+    'remember' and 'learn' of an iteration in steps. They can be lowered alone,
+    but where there is a mesh of the sampler.
   """
 
   init: Callable[[base.PyTree, base.Array], iteration.RunState]
@@ -58,9 +59,15 @@ def build(
   num_eval_samples: int,
   num_shown: int,
   mesh: jax.sharding.Mesh,
+  buffer_memory: str,
   sampler_mesh: jax.sharding.Mesh | None = None,
 ) -> Programs:
   """Returns the programs of a run; they compile at their first call.
+
+  An iteration is one program if the task is in JAX and everything is in one
+  place. Otherwise it goes in steps, with a verifier between them, or moving
+  weights; and a buffer on the host is written by another program than reads it,
+  since the TPU compiler would move all of it to the device in between.
 
   Args:
     parts: what an iteration is made of.
@@ -70,6 +77,7 @@ def build(
     num_eval_samples: n, samples per prompt.
     num_shown: rollouts of the buffer to look at.
     mesh: the devices.
+    buffer_memory: 'device' or 'pinned_host', see `storage.place`.
     sampler_mesh: another mesh of them, to generate on; None for the same.
   """
 
@@ -81,8 +89,20 @@ def build(
     init, params, jax.ShapeDtypeStruct((num_seeds,), np.uint32)
   )
   shardings = placement.of_run(
-    shapes, model.logical_axes(parts.transformer), parts.optimizer, mesh
+    shapes,
+    model.logical_axes(parts.transformer),
+    parts.optimizer,
+    mesh,
+    buffer_memory=buffer_memory,
   )
+
+  def init_in_place(params, seeds):
+    run = init(params, seeds)
+    rollouts = jax.tree.map(
+      storage.init_in_place, run.buffer.rollouts, shardings.buffer.rollouts
+    )
+    return run._replace(buffer=run.buffer._replace(rollouts=rollouts))
+
   # What a host reads is whole on every device: each process has it all.
   whole = mesh_lib.whole(mesh)
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
@@ -103,16 +123,15 @@ def build(
       program, parts, mesh=sampler_mesh, out_shardings=whole
     )
 
+  finish, steps = _finish_fn(
+    parts, over_seeds=over_seeds, shardings=shardings, mesh=mesh
+  )
+  jitted = {'act': act} | steps
   if isinstance(parts.task, task_lib.TextTask):
-    iterate, learn = host_judged.iterate_fn(
-      parts,
-      parts.task,
-      over_seeds=over_seeds,
-      shardings=shardings,
-      mesh=mesh,
-      act=act,
+    iterate = host_judged.iterate_fn(
+      parts, parts.task, mesh=mesh, act=act, finish=finish
     )
-    score, evaluation = host_judged.evaluate_fn(
+    score, jitted['evaluate'] = host_judged.evaluate_fn(
       parts,
       parts.task,
       over_seeds=over_seeds,
@@ -120,15 +139,21 @@ def build(
       num_samples=num_eval_samples,
       move_fn=move,
     )
-    jitted = {'act': act, 'remember_and_learn': learn, 'evaluate': evaluation}
   else:
-    iterate = _iterate_fn(
-      parts,
-      over_seeds=over_seeds,
-      out_shardings=(shardings, whole),
-      act=None if sampler_mesh is None else act,
-    )
-    score = move(
+    if sampler_mesh is None and buffer_memory == 'device':
+      iterate = distributed.aligned(
+        jax.jit(
+          lambda run: over_seeds(
+            lambda one: iteration.iterate(one, parts), run
+          ),
+          donate_argnums=0,
+          out_shardings=(shardings, whole),
+        )
+      )
+      jitted = {'iterate': iterate}
+    else:
+      iterate = _iterate_in_steps(parts, over_seeds, act=act, finish=finish)
+    score = jitted['evaluate'] = move(
       _evaluate_fn(
         parts,
         parts.task,
@@ -137,8 +162,9 @@ def build(
         num_samples=num_eval_samples,
       )
     )
-    jitted = {'iterate': iterate, 'evaluate': score}
-  jitted['init'] = distributed.aligned(jax.jit(init, out_shardings=shardings))
+  jitted['init'] = distributed.aligned(
+    jax.jit(init_in_place, out_shardings=shardings)
+  )
   jitted['samples'] = distributed.aligned(
     jax.jit(
       lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
@@ -154,37 +180,64 @@ def build(
   )
 
 
-def _iterate_fn(
+def _finish_fn(
   parts: iteration.Parts,
   *,
   over_seeds: Callable,
-  out_shardings: tuple[iteration.RunState, jax.sharding.Sharding],
-  act: sampler_mesh_lib.ActFn | None,
-) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
-  """Returns the iteration as one program, or more with an `act` elsewhere."""
-  jit = functools.partial(
-    jax.jit, donate_argnums=0, out_shardings=out_shardings
-  )
-  if act is None:
-    return distributed.aligned(
-      jit(
-        lambda run: over_seeds(lambda one: iteration.iterate(one, parts), run)
+  shardings: iteration.RunState,
+  mesh: jax.sharding.Mesh,
+) -> tuple[host_judged.FinishFn, dict[str, Callable]]:
+  """Returns what follows the judging, and the two programs that it calls."""
+  whole = mesh_lib.whole(mesh)
+  rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec((None, 'rows')))
+  remember, learn = (
+    distributed.aligned(
+      jax.jit(
+        lambda *args, step=step: over_seeds(
+          functools.partial(step, parts=parts), *args
+        ),
+        donate_argnums=0,
+        out_shardings=out_shardings,
       )
     )
-  draw_prompts = jax.jit(
-    lambda run: over_seeds(lambda one: iteration.draw_prompts(one, parts), run)
-  )
-  finish = jit(
-    lambda run, generation: over_seeds(
-      lambda run, generation: iteration.remember_and_learn(
-        run, generation, iteration.judge(generation, parts), parts
-      ),
-      run,
-      generation,
+    for step, out_shardings in (
+      (iteration.remember, (shardings, rows, whole)),
+      (iteration.learn, (shardings, whole)),
     )
   )
-  finish = distributed.aligned(finish)
-  return lambda run: finish(*act(run, draw_prompts(run)))
+
+  def finish(run, generation, rewards):
+    run, fresh, remembered = remember(run, generation, rewards)
+    run, learned = learn(run, fresh)
+    return run, remembered | learned
+
+  return finish, {'remember': remember, 'learn': learn}
+
+
+def _iterate_in_steps(
+  parts: iteration.Parts,
+  over_seeds: Callable,
+  *,
+  act: sampler_mesh_lib.ActFn,
+  finish: host_judged.FinishFn,
+) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
+  """Returns the iteration of a task in JAX, program by program."""
+  draw_prompts, judge = (
+    distributed.aligned(
+      jax.jit(
+        lambda arrays, step=step: over_seeds(
+          functools.partial(step, parts=parts), arrays
+        )
+      )
+    )
+    for step in (iteration.draw_prompts, iteration.judge)
+  )
+
+  def iterate(run):
+    run, generation = act(run, draw_prompts(run))
+    return finish(run, generation, judge(generation))
+
+  return iterate
 
 
 def _evaluate_fn(

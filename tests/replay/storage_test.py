@@ -64,8 +64,15 @@ def assert_same_bits(found: base.PyTree, expected: base.PyTree):
   jax.tree.map(check, found, expected)
 
 
-def put(stored, mesh):
-  return jax.device_put(stored, buffers.shardings(stored, mesh))
+def put(stored, mesh, memory_kind='device'):
+  places = jax.tree.map(
+    lambda leaf, sharding: (
+      storage.place(leaf, sharding, memory_kind) if leaf.ndim > 1 else sharding
+    ),
+    stored,
+    buffers.shardings(stored, mesh),
+  )
+  return jax.device_put(stored, places)
 
 
 def written(stored, slots, rows):
@@ -104,6 +111,45 @@ class RowsTest(parameterized.TestCase):
     is_split = num_shards > 1 and num_rows == 8
     local = drawn['deep'].addressable_shards[0].data.shape
     self.assertEqual(local[0], num_rows // num_shards if is_split else num_rows)
+
+  @parameterized.parameters(((1, 1, 1),), ((2, 2, 2),))
+  def test_on_the_host_they_are_the_same_and_stay_there(self, shape):
+    mesh = buffers.make_mesh(shape)
+    stored, rows = make_rows(0, CAPACITY), make_rows(1, 8)
+    expected = written(stored, SLOTS, rows)
+    with jax.set_mesh(mesh):
+      found = jax.jit(storage.write_rows)(
+        put(stored, mesh, 'pinned_host'), SLOTS, rows
+      )
+      assert_same_bits(found, expected)
+      drawn = jax.jit(storage.read_rows)(found, SLOTS[::-1])
+    assert_same_bits(drawn, read(expected, SLOTS[::-1]))
+    for name, leaf in found.items():
+      is_word = leaf.ndim > 1 and leaf.dtype.itemsize > 1
+      self.assertEqual(
+        leaf.sharding.memory_kind, 'pinned_host' if is_word else 'device', name
+      )
+    for leaf in jax.tree.leaves(drawn):
+      self.assertEqual(leaf.sharding.memory_kind, 'device')
+
+  def test_an_empty_leaf_is_made_where_it_will_live(self):
+    mesh = buffers.make_mesh((2, 4, 1))
+    sharding = jax.NamedSharding(mesh, jax.P(storage.SLOT_AXES))
+    for memory_kind in 'device', 'pinned_host':
+      zeros = jnp.zeros((CAPACITY, 3), jnp.int32)
+      place = storage.place(zeros, sharding, memory_kind)
+      spaces = []
+
+      def make(zeros=zeros, place=place, spaces=spaces):
+        made = storage.init_in_place(zeros, place)
+        spaces.append(jax.typeof(made).memory_space)
+        return made
+
+      found = jax.jit(make, out_shardings=place)()
+      self.assertEqual(found.sharding, place)
+      assert_same_bits(found, zeros)
+      is_there = spaces == [jax.memory.Space.Host]
+      self.assertEqual(is_there, memory_kind == 'pinned_host')
 
   def test_rows_that_are_split_over_devices_are_written_as_whole_ones(self):
     mesh = buffers.make_mesh((2, 4, 1))

@@ -201,6 +201,7 @@ class MemoryTest(parameterized.TestCase):
         num_eval_prompts=1,
         num_eval_samples=1,
         num_shown=1,
+        buffer_memory='device',
         mesh=mesh,
       ).init(
         parts.init_params_fn(jax.random.key(0)),
@@ -276,12 +277,36 @@ class MemoryTest(parameterized.TestCase):
   def test_the_peak_is_what_is_kept_and_the_largest_program(self):
     memory = budget.Memory(
       kept={'a': 1, 'b': 4},
+      on_host=100,
       programs={'x': {'c': 3, 'd': 3}, 'y': {'e': 5}},
       checkpoint=7,
     )
     self.assertEqual(memory.largest_program, 'x')
     self.assertEqual(memory.total, 11)
     self.assertEqual(memory.largest_term, 'b')
+
+  def test_words_of_a_buffer_on_the_host_take_nothing_of_the_device(self):
+    shape = {'data': 1, 'fsdp': 2, 'tensor': 1}
+    here, there = (
+      budget.memory(config, build.parts(config), budget.abstract_mesh(shape))
+      for config in (
+        tiny.config(mesh__buffer_memory=memory)
+        for memory in ('device', 'pinned_host')
+      )
+    )
+    # Half of the slots: tokens and log-probabilities of 4 bytes each.
+    parts = build.parts(tiny.config())
+    num_tokens = parts.task.prompt_length + parts.task.max_new_tokens
+    words = 16 * num_tokens * (4 + 4)
+    self.assertEqual((here.on_host, there.on_host), (0, words))
+    self.assertEqual(
+      here.kept['replay buffer'] - there.kept['replay buffer'], words
+    )
+    self.assertEqual(
+      here.programs['checkpoint']['copy of the run']
+      - there.programs['checkpoint']['copy of the run'],
+      words,
+    )
 
   @parameterized.parameters(
     ({'data': 1, 'fsdp': 1}, 'must name the axes'),

@@ -45,6 +45,20 @@ class CheckpointTest(parameterized.TestCase):
     chex.assert_trees_all_equal_shapes_and_dtypes(restored, self.run)
     chex.assert_trees_all_equal(restored, self._at(4))
 
+  def test_restores_what_lives_on_the_host_to_there(self):
+    def move(leaf):
+      place = leaf.sharding.with_memory_kind('pinned_host')
+      return jax.device_put(leaf, place)
+
+    rollouts = jax.tree.map(move, self.run.buffer.rollouts)
+    self.run = self.run._replace(
+      buffer=self.run.buffer._replace(rollouts=rollouts)
+    )
+    restored = checkpoint.restore_latest(self._saved([2]), self.run)
+    chex.assert_trees_all_equal(restored, self._at(2))
+    for leaf in jax.tree.leaves(restored.buffer.rollouts):
+      self.assertEqual(leaf.sharding.memory_kind, 'pinned_host')
+
   def test_an_empty_folder_holds_no_run(self):
     manager = checkpoint.open_folder(self.folder, keep=1)
     self.assertIsNone(checkpoint.restore_latest(manager, self.run))

@@ -79,6 +79,13 @@ class ChecksumTest(parameterized.TestCase):
     )
     self.assertEqual(checksum.of_leaves(split), expected)
 
+  def test_is_the_same_in_the_memory_of_the_host(self):
+    mesh = mesh_lib.make({'data': 1, 'fsdp': 8, 'tensor': 1})
+    split = jax.NamedSharding(mesh, jax.P('fsdp'))
+    array = jax.random.normal(jax.random.key(0), (8, 3))
+    there = jax.device_put(array, split.with_memory_kind('pinned_host'))
+    self.assertEqual(checksum.of_leaves([there]), checksum.of_leaves([array]))
+
   def test_only_a_number_crosses_devices(self):
     mesh = mesh_lib.make({'data': 1, 'fsdp': 8, 'tensor': 1})
     array = jax.ShapeDtypeStruct(

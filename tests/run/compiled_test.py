@@ -81,7 +81,8 @@ class RunTest(parameterized.TestCase):
       [
         'init',
         'act',
-        'remember_and_learn',
+        'remember',
+        'learn',
         'evaluate',
         'samples',
         'checkpoint',
@@ -105,12 +106,12 @@ class RunTest(parameterized.TestCase):
     self.assertBetween(found, whole / 2, 0.6 * whole)
 
   def test_the_learner_finds_what_was_generated_where_the_sampler_put_it(self):
-    _, generation, _ = self.arguments['remember_and_learn']
+    _, generation, _ = self.arguments['remember']
     rows = generation.completions.tokens
     self.assertEqual(rows.sharding.shard_shape(rows.shape)[1], 8)
     self.assertTrue(generation.policy_version.sharding.is_fully_replicated)
 
-  @parameterized.parameters('act', 'remember_and_learn')
+  @parameterized.parameters('act', 'remember', 'learn')
   def test_the_run_is_donated(self, name):
     memory = self.programs[name].memory
     run = self.programs['init'].memory.outputs
@@ -133,15 +134,13 @@ class RunTest(parameterized.TestCase):
     self.assertEqual(self.programs['checkpoint'].collectives, [])
 
   def test_the_learner_reduces_over_the_devices(self):
-    kinds = {
-      found.kind for found in self.programs['remember_and_learn'].collectives
-    }
+    kinds = {found.kind for found in self.programs['learn'].collectives}
     self.assertIn('all-reduce', kinds)
 
   def test_flops_grow_with_the_loops(self):
     # Two seeds, two updates each, of 8 rows and 9 positions: products alone,
     # forward and backward, are 6 FLOPs for each weight of a product.
-    flops = self.programs['remember_and_learn'].flops
+    flops = self.programs['learn'].flops
     shape = self.parts.transformer
     weights = (
       shape.d_model * shape.head_dim * (2 * shape.num_heads + 2 * 2)
@@ -161,6 +160,17 @@ class ProgramsTest(parameterized.TestCase):
     self.assertEqual(list(programs), ['init', 'iterate', 'checkpoint'])
     self.assertEqual(programs['iterate'].collectives, [])
     self.assertGreater(programs['iterate'].flops.number, 0)
+
+  def test_with_the_buffer_on_the_host_a_task_in_jax_goes_in_steps(self):
+    config = tiny.config(
+      evaluation__every=0,
+      logging__samples_every=0,
+      mesh__buffer_memory='pinned_host',
+    )
+    _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
+    self.assertEqual(
+      list(programs), ['init', 'act', 'remember', 'learn', 'checkpoint']
+    )
 
   def test_nothing_follows_a_run_that_cannot_be_made(self):
     failure = jax.errors.JaxRuntimeError('no room\nat all')
@@ -242,6 +252,10 @@ class MeasureTest(parameterized.TestCase):
       alias_size_in_bytes=300,
       temp_size_in_bytes=4000,
       peak_memory_in_bytes=3000,
+      host_argument_size_in_bytes=100,
+      host_output_size_in_bytes=30,
+      host_alias_size_in_bytes=7,
+      host_temp_size_in_bytes=2,
       generated_code_size_in_bytes=50000,
     )
     with mock.patch.object(
@@ -252,7 +266,7 @@ class MeasureTest(parameterized.TestCase):
     self.assertEqual(
       found.memory, compiled.Memory(1, 20, 300, 4000, 3721, 50000, 600000)
     )
-    self.assertEqual(of_tpu, 3000)
+    self.assertEqual(of_tpu, 3000 - 100 - 30 + 7 - 2)
 
 
 if __name__ == '__main__':

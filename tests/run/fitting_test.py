@@ -100,7 +100,7 @@ class FittingTest(parameterized.TestCase):
       fitting.planned_peaks(self.config, self.parts, _ONE),
       {
         'act': kept + own['sampler'],
-        'remember_and_learn': kept + own['learner'],
+        'learn': kept + own['learner'],
         'iterate': kept + max(own['sampler'], own['learner']),
         'evaluate': kept + own['evaluation'],
         'checkpoint': 2 * kept,

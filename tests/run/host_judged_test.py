@@ -72,6 +72,7 @@ def _programs(parts, num_seeds):
     num_eval_prompts=3,
     num_eval_samples=2,
     num_shown=5,
+    buffer_memory='device',
     mesh=mesh_lib.make({'data': 1, 'fsdp': 1, 'tensor': 1}),
   )
 

@@ -251,7 +251,7 @@ class LearnTest(absltest.TestCase):
     learn = jax.jit(functools.partial(iteration.learn, parts=parts))
     run, measured = learn(before, fresh)
     self.assertEqual(int(run.learner.step), 9)
-    self.assertEqual(int(run.iteration), 3)
+    self.assertEqual(int(run.iteration), 4)  # Which ends it.
     # Two updates of the rows 0 and 1, with 4 prompt and 1 and 2 sampled tokens.
     counted = {
       'updates': 2,

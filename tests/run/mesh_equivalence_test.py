@@ -260,6 +260,7 @@ class MemoryTest(parameterized.TestCase):
         num_eval_prompts=8,
         num_eval_samples=1,
         num_shown=1,
+        buffer_memory='device',
         mesh=mesh,
       ).init(_params(parts, mesh), jnp.zeros(1, jnp.uint32))
     _, fsdp, tensor = sizes

@@ -12,7 +12,7 @@ from replay_rl.run import placement
 from tests import tiny
 
 
-def _specs(**changes):
+def _shardings(buffer_memory='device', **changes):
   """Returns where a run of two seeds lives on 2 x 2 x 2 devices."""
   parts = build.parts(tiny.config(**changes))
   mesh = mesh_lib.make({'data': 2, 'fsdp': 2, 'tensor': 2})
@@ -23,13 +23,21 @@ def _specs(**changes):
     jax.random.key(0),
   )
   shardings = placement.of_run(
-    run, model.logical_axes(parts.transformer), parts.optimizer, mesh
+    run,
+    model.logical_axes(parts.transformer),
+    parts.optimizer,
+    mesh,
+    buffer_memory=buffer_memory,
   )
   # Raises if a spec has more axes than its array.
   jax.tree.map(
     lambda leaf, sharding: sharding.shard_shape(leaf.shape), run, shardings
   )
-  return jax.tree.map(lambda sharding: sharding.spec, shardings)
+  return shardings
+
+
+def _specs(**changes):
+  return jax.tree.map(lambda sharding: sharding.spec, _shardings(**changes))
 
 
 class PlacementTest(absltest.TestCase):
@@ -69,6 +77,17 @@ class PlacementTest(absltest.TestCase):
     rollouts = _specs().buffer.rollouts
     for spec in rollouts.tokens, rollouts.loss_mask, rollouts.behavior_logprobs:
       self.assertEqual(spec, jax.P(None, ('data', 'fsdp')))
+
+  def test_words_of_the_buffer_may_live_on_the_host(self):
+    there = _shardings('pinned_host')
+    rollouts = there.buffer.rollouts
+    on_host = [
+      leaf
+      for leaf in jax.tree.leaves(there)
+      if leaf.memory_kind == 'pinned_host'
+    ]
+    self.assertEqual(on_host, [rollouts.tokens, rollouts.behavior_logprobs])
+    self.assertEqual(rollouts.tokens.spec, _specs().buffer.rollouts.tokens)
 
   def test_a_mesh_that_does_not_divide_the_capacity_is_refused(self):
     with self.assertRaisesRegex(

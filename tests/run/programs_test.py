@@ -55,6 +55,7 @@ def _programs(parts, vmap_seeds):
     num_eval_prompts=5,
     num_eval_samples=3,
     num_shown=2,
+    buffer_memory='device',
     mesh=mesh_lib.make({'data': 1, 'fsdp': 1, 'tensor': 1}),
   )
 

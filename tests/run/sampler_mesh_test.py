@@ -102,6 +102,7 @@ def _run(sampler_shape, *, on_host, lag, num_seeds=1):
       num_eval_prompts=4,
       num_eval_samples=2,
       num_shown=1,
+      buffer_memory='device',
       mesh=mesh,
       sampler_mesh=sampler_shape and mesh_lib.make(sampler_shape),
     )
@@ -157,7 +158,9 @@ class SamplerMeshTest(parameterized.TestCase):
       jax.random.key(0),
     )
     axes = model.logical_axes(parts.transformer)
-    shardings = placement.of_run(run, axes, parts.optimizer, mesh)
+    shardings = placement.of_run(
+      run, axes, parts.optimizer, mesh, buffer_memory='device'
+    )
     run = jax.device_put(
       jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), run), shardings
     )

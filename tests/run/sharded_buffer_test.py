@@ -16,7 +16,9 @@ from tests import tiny
 CAPACITY = 16384
 
 
-def build_on(shape, *, num_seeds, vmap_seeds, **changes):
+def build_on(
+  shape, *, num_seeds, vmap_seeds, buffer_memory='device', **changes
+):
   """Returns the programs and the first state of a tiny run on a mesh."""
   parts = build.parts(tiny.config(replay__capacity=CAPACITY, **changes))
   built = programs.build(
@@ -26,6 +28,7 @@ def build_on(shape, *, num_seeds, vmap_seeds, **changes):
     num_eval_prompts=2,
     num_eval_samples=1,
     num_shown=2,
+    buffer_memory=buffer_memory,
     mesh=mesh_lib.make(dict(zip(mesh_lib.AXES, shape, strict=True))),
   )
   params = parts.init_params_fn(jax.random.key(0))
@@ -62,24 +65,45 @@ class ShardedBufferTest(parameterized.TestCase):
 
   def test_a_run_fills_the_buffer_as_on_one_device(self):
     found = []
-    for shape in (1, 1, 1), (2, 2, 2):
+    for shape, memory in (
+      ((1, 1, 1), 'device'),
+      ((2, 2, 2), 'device'),
+      ((2, 4, 1), 'pinned_host'),
+    ):
       mesh = mesh_lib.make(dict(zip(mesh_lib.AXES, shape, strict=True)))
       with jax.set_mesh(mesh):
-        built, run = build_on(shape, num_seeds=1, vmap_seeds=False)
+        built, run = build_on(
+          shape, num_seeds=1, vmap_seeds=False, buffer_memory=memory
+        )
+        places = jax.tree.map(lambda leaf: leaf.sharding, run)
         for _ in range(2):
-          run, _ = built.iterate(run)
+          run, measured = built.iterate(run)
+        self.assertEqual(jax.tree.map(lambda leaf: leaf.sharding, run), places)
+        self.assertEqual(
+          run.buffer.rollouts.tokens.sharding.memory_kind, memory
+        )
         shown = built.samples(run)
-      found.append(jax.device_get((run.buffer, shown)))
-    (one, shown_of_one), (many, shown_of_many) = found
-    self.assertEqual(int(one.num_inserted[0]), 32)
-    for name in ('tokens', 'loss_mask', 'group_id', 'policy_version'):
+      found.append(jax.device_get((run, shown, measured)))
+    (one, shown_of_one, measured_of_one), *others = found
+    self.assertEqual(int(one.buffer.num_inserted[0]), 32)
+    for many, shown, measured in others:
+      for name in ('tokens', 'loss_mask', 'group_id', 'policy_version'):
+        np.testing.assert_array_equal(
+          getattr(many.buffer.rollouts, name),
+          getattr(one.buffer.rollouts, name),
+          name,
+        )
       np.testing.assert_array_equal(
-        getattr(many.rollouts, name), getattr(one.rollouts, name), name
+        many.buffer.times_sampled, one.buffer.times_sampled
       )
-    np.testing.assert_array_equal(many.times_sampled, one.times_sampled)
-    np.testing.assert_array_equal(
-      shown_of_many.rollouts.tokens, shown_of_one.rollouts.tokens
-    )
+      np.testing.assert_array_equal(
+        shown.rollouts.tokens, shown_of_one.rollouts.tokens
+      )
+      self.assertEqual(many.iteration, one.iteration)
+      self.assertEqual(set(measured), set(measured_of_one))
+      np.testing.assert_allclose(
+        measured['grad_norm'], measured_of_one['grad_norm'], rtol=1e-4
+      )
 
 
 if __name__ == '__main__':
