@@ -22,6 +22,19 @@ if jax.__version_info__[:2] == (0, 10):
     os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false'
   )
 
+# What one test compiled another need not, whichever process it runs in. The
+# environment says so to all of them.
+if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = tempfile.mkdtemp()
+  atexit.register(
+    shutil.rmtree, os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True
+  )
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
+jax.config.update(
+  'jax_compilation_cache_dir', os.environ['JAX_COMPILATION_CACHE_DIR']
+)
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
+
 # absl names the temporary folder of a test by its class and method alone, so
 # two processes must not share the folder that these are in.
 os.environ['TEST_TMPDIR'] = tempfile.mkdtemp()

@@ -3,6 +3,9 @@
 What many processes compute equals what one computes but for rounding: sums
 over rows are taken in another order. `_ATOL` bounds it for weights of about 1
 after six iterations; rewards and all integers, tokens among them, are equal.
+
+Each class has one test of many checks: of several, two workers would each start
+all the processes.
 """
 
 import atexit
@@ -77,6 +80,17 @@ class RunsTestCase(absltest.TestCase):
 
 
 class TwoProcessesTest(RunsTestCase):
+  def test_two_processes(self):
+    for check in (
+      self.all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one,
+      self.a_run_of_two_is_the_run_of_one,
+      self.a_task_in_text_judged_by_two_is_that_judged_by_one,
+      self.where_one_is_killed_the_other_ends_too,
+      self.a_killed_run_that_is_started_again_ends_as_if_untouched,
+    ):
+      with self.subTest(check.__name__):
+        check()
+
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
@@ -147,18 +161,18 @@ class TwoProcessesTest(RunsTestCase):
     for path in (checkpoint / 'run/ocdbt.process_1/d').iterdir():
       path.write_bytes(path.read_bytes()[:1])
 
-  def test_all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one(self):
+  def all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one(self):
     # The processes check the messages, and go on.
     for name in ('mesh', 'broken', 'differing'):
       self.assertFalse((self.folder / name).exists())
     self.assertTrue((self.folder / 'whole').exists(), self.first)
 
-  def test_a_run_of_two_is_the_run_of_one(self):
+  def a_run_of_two_is_the_run_of_one(self):
     self.assert_equal_but_for_rounding('whole', 'one')
     timing = (self.folder / 'whole/timing.jsonl').read_text()
     self.assertLen(timing.splitlines(), 6)
 
-  def test_a_task_in_text_judged_by_two_is_that_judged_by_one(self):
+  def a_task_in_text_judged_by_two_is_that_judged_by_one(self):
     self.assert_equal_but_for_rounding('text_two', 'text_one')
     lines = _lines(self.folder / 'text_two')
     self.assertGreater(sum(line['accuracy'] for line in lines), 0)
@@ -174,12 +188,12 @@ class TwoProcessesTest(RunsTestCase):
       for field in ('prompt', 'response', 'reference', 'reward'):
         self.assertEqual(json.loads(one)[field], json.loads(other)[field])
 
-  def test_where_one_is_killed_the_other_ends_too(self):
+  def where_one_is_killed_the_other_ends_too(self):
     other, killed = self.first
     self.assertEqual(killed.status, -signal.SIGKILL)
     self.assertNotIn(other.status, (0, 143), other.output)
 
-  def test_a_killed_run_that_is_started_again_ends_as_if_untouched(self):
+  def a_killed_run_that_is_started_again_ends_as_if_untouched(self):
     # Even where only one process finds its share of a checkpoint damaged.
     self.assertEqual([ended.status for ended in self.again], [0, 0], self.again)
     self.assertIn('failed in another process', self.again[0].output)
@@ -196,6 +210,14 @@ class TwoProcessesTest(RunsTestCase):
 
 
 class FourProcessesTest(RunsTestCase):
+  def test_four_processes(self):
+    for check in (
+      self.sigterm_to_one_ends_all_with_the_same_step,
+      self.one_process_goes_on_where_four_were_on_another_mesh,
+    ):
+      with self.subTest(check.__name__):
+        check()
+
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
@@ -209,12 +231,12 @@ class FourProcessesTest(RunsTestCase):
         tiny.config(**_CHANGES, **_mesh(fsdp=2)), cls.folder / 'run'
       )
 
-  def test_sigterm_to_one_ends_all_with_the_same_step(self):
+  def sigterm_to_one_ends_all_with_the_same_step(self):
     for ended in self.ended:
       self.assertEqual(ended.status, 143, ended.output)
     self.assertEqual(self.steps, [2, 3, 4])
 
-  def test_one_process_goes_on_where_four_were_on_another_mesh(self):
+  def one_process_goes_on_where_four_were_on_another_mesh(self):
     self.assert_equal_but_for_rounding('run', 'one')
     self.assertLen(_lines(self.folder / 'run'), 6)
     weights = self.run_of_one.learner.params['layers']['gate_up']

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import pathlib
 import subprocess
+from concurrent import futures
 from typing import Any
 from typing import NamedTuple
 
@@ -44,7 +45,13 @@ def run_jobs(num_processes: int, *jobs: dict[str, Any]) -> list[Ended]:
     stderr=subprocess.STDOUT,
     text=True,
   ) as started:
-    outputs = [process.communicate(timeout=_SECONDS)[0] for process in started]
+    # At once: a process whose output nobody reads stops when its pipe is full.
+    with futures.ThreadPoolExecutor(num_processes) as pool:
+      outputs = list(
+        pool.map(
+          lambda process: process.communicate(timeout=_SECONDS)[0], started
+        )
+      )
     return [
       Ended(process.returncode, output)
       for process, output in zip(started, outputs, strict=True)

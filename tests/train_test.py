@@ -240,7 +240,7 @@ class ResumeTest(TrainTestCase):
     result = kill_resume.compare(
       self.workdir('kills'),
       f'{ROOT}/configs/quickstart.py',
-      kills=2,
+      kills=1,
       seed=0,
       flags=[
         *_SMALL,
