@@ -84,6 +84,7 @@ class TwoProcessesTest(RunsTestCase):
     for check in (
       self.all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one,
       self.a_run_of_two_is_the_run_of_one,
+      self.sampling_on_another_mesh_from_a_buffer_on_the_hosts_is_the_same,
       self.a_task_in_text_judged_by_two_is_that_judged_by_one,
       self.where_one_is_killed_the_other_ends_too,
       self.a_killed_run_that_is_started_again_ends_as_if_untouched,
@@ -115,6 +116,14 @@ class TwoProcessesTest(RunsTestCase):
         error=r'config: differs between process 0 and the processes \[1\]',
       ),
       cls.job('whole', fsdp),
+      cls.job(
+        'elsewhere',
+        fsdp
+        | {
+          'mesh__sampler_shape': {'data': 2, 'fsdp': 1, 'tensor': 1},
+          'mesh__buffer_memory': 'pinned_host',
+        },
+      ),
       cls._text_job(),
       cls.job('killed', fsdp, signal=['SIGKILL', 1, 4]),
     )
@@ -171,6 +180,9 @@ class TwoProcessesTest(RunsTestCase):
     self.assert_equal_but_for_rounding('whole', 'one')
     timing = (self.folder / 'whole/timing.jsonl').read_text()
     self.assertLen(timing.splitlines(), 6)
+
+  def sampling_on_another_mesh_from_a_buffer_on_the_hosts_is_the_same(self):
+    self.assert_equal_but_for_rounding('elsewhere', 'one')
 
   def a_task_in_text_judged_by_two_is_that_judged_by_one(self):
     self.assert_equal_but_for_rounding('text_two', 'text_one')
