@@ -17,6 +17,7 @@ from replay_rl.run import budget
 from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
 from tests import tiny
+from tests.launchers import shell_test
 
 ROOT = pathlib.Path(__file__).parents[1]
 _CONFIGS = {
@@ -152,6 +153,28 @@ class MainTest(parameterized.TestCase):
     self.assertEqual(status, 2)
     self.assertRegex(err, '^error: ')
     self.assertIn(message, err)
+
+  def test_the_documented_launches_have_meshes_that_divide_their_runs(self):
+    num_launches = 0
+    for program in (
+      ['bash', 'scripts/tpu_pod.sh'],
+      ['bash', 'scripts/gke_jobset.sh'],
+      ['sbatch'],
+      ['python', '-m', 'replay_rl.compile_check'],
+    ):
+      for words in shell_test.documented(program):
+        flags = [word for word in words if word.startswith('--config')]
+        shapes = [word for word in words if 'mesh' in word.partition('=')[0]]
+        if not shapes:
+          continue
+        num_launches += 1
+        status, _, err = _main(
+          *(flag for flag in flags if flag not in shapes),
+          f'--mesh={shapes[0].partition("=")[2]}',
+          '--device=h200',
+        )
+        self.assertIn(status, (0, 1), f'{words}: {err}')
+    self.assertEqual(num_launches, 5)
 
   def test_a_task_in_text_needs_its_vocabulary(self):
     config = _config('gsm8k_qwen3_0_6b', 'reuse_2')

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl.replay import storage
 from replay_rl.run import budget
 from replay_rl.run import build
 from replay_rl.run import compiled
@@ -167,10 +168,15 @@ class ProgramsTest(parameterized.TestCase):
       logging__samples_every=0,
       mesh__buffer_memory='pinned_host',
     )
-    _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
+    with mock.patch.object(
+      storage, 'init_in_place', wraps=storage.init_in_place
+    ) as made:
+      _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
     self.assertEqual(
       list(programs), ['init', 'act', 'remember', 'learn', 'checkpoint']
     )
+    places = [call.args[1].memory_kind for call in made.call_args_list]
+    self.assertContainsSubset(['pinned_host', 'pinned_host'], places)
 
   def test_nothing_follows_a_run_that_cannot_be_made(self):
     failure = jax.errors.JaxRuntimeError('no room\nat all')
