@@ -20,8 +20,8 @@ Command: python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \
     --workdir=runs/reuse_4
 All arms and the report: bash scripts/quickstart.sh
 Takes 4 min on 2 CPU cores. Median saving in generated tokens at a reward of .7:
-35 % (reuse_2), 44 % (reuse_4), 5 % (prioritized); over more seeds about 30 % and
-40 %: experiments/quickstart.
+35 % (reuse_2), 44 % (reuse_4), 5 % (prioritized); with more seeds about
+30 and 40 % for the first two, see experiments/quickstart.
 """
 
 from replay_rl.run import config as config_lib
