@@ -108,8 +108,9 @@ class RunTest(parameterized.TestCase):
 
   def test_the_learner_finds_what_was_generated_where_the_sampler_put_it(self):
     _, generation, _ = self.arguments['remember']
-    rows = generation.completions.tokens
-    self.assertEqual(rows.sharding.shard_shape(rows.shape)[1], 8)
+    _, fresh = self.arguments['learn']
+    for rows in generation.completions.tokens, fresh.rollouts.tokens:
+      self.assertEqual(rows.sharding.shard_shape(rows.shape)[1], 8)
     self.assertTrue(generation.policy_version.sharding.is_fully_replicated)
 
   @parameterized.parameters('act', 'remember', 'learn')
