@@ -91,7 +91,9 @@ def measure(config, sizes, chunk_size, num_tokens):
   assert analysis is not None
   text = compiled.as_text()
   assert text is not None
-  widths = re.findall(rf'f32\[{NUM_ROWS},(\d+),{config.vocab_size}\]', text)
+  # A device computes its share of the vocabulary for the rows of all.
+  share = config.vocab_size // mesh.size
+  widths = re.findall(rf'f32\[{num_rows},(\d+),{share}\]', text)
   return {
     'mesh': dict(mesh.shape),
     'vocab_size': config.vocab_size,

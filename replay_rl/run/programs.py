@@ -81,12 +81,11 @@ def build(
     sampler_mesh: another mesh of them, to generate on; None for the same.
   """
 
-  def init(params, seeds):
-    return jax.vmap(lambda seed: iteration.init(parts, params, seed))(seeds)
-
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   shapes = jax.eval_shape(
-    init, params, jax.ShapeDtypeStruct((num_seeds,), np.uint32)
+    functools.partial(_init, parts),
+    params,
+    jax.ShapeDtypeStruct((num_seeds,), np.uint32),
   )
   shardings = placement.of_run(
     shapes,
@@ -95,14 +94,6 @@ def build(
     mesh,
     buffer_memory=buffer_memory,
   )
-
-  def init_in_place(params, seeds):
-    run = init(params, seeds)
-    rollouts = jax.tree.map(
-      storage.init_in_place, run.buffer.rollouts, shardings.buffer.rollouts
-    )
-    return run._replace(buffer=run.buffer._replace(rollouts=rollouts))
-
   # What a host reads is whole on every device: each process has it all.
   whole = mesh_lib.whole(mesh)
   over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
@@ -163,7 +154,10 @@ def build(
       )
     )
   jitted['init'] = distributed.aligned(
-    jax.jit(init_in_place, out_shardings=shardings)
+    jax.jit(
+      functools.partial(_init_in_place, parts, shardings),
+      out_shardings=shardings,
+    )
   )
   jitted['samples'] = distributed.aligned(
     jax.jit(
@@ -178,6 +172,25 @@ def build(
     samples=jitted['samples'],
     jitted=jitted,
   )
+
+
+def _init(
+  parts: iteration.Parts, params: base.PyTree, seeds: base.Array
+) -> iteration.RunState:
+  return jax.vmap(lambda seed: iteration.init(parts, params, seed))(seeds)
+
+
+def _init_in_place(
+  parts: iteration.Parts,
+  shardings: iteration.RunState,
+  params: base.PyTree,
+  seeds: base.Array,
+) -> iteration.RunState:
+  run = _init(parts, params, seeds)
+  rollouts = jax.tree.map(
+    storage.init_in_place, run.buffer.rollouts, shardings.buffer.rollouts
+  )
+  return run._replace(buffer=run.buffer._replace(rollouts=rollouts))
 
 
 def _finish_fn(
