@@ -86,8 +86,7 @@ def _score(
   is_token_BTV = ids_11V == tokens_BT[:, :, None]
   logprobs_BT = jnp.sum(jnp.where(is_token_BTV, logprobs_BTV, 0.0), axis=-1)
   entropy_BT = -jnp.sum(jnp.exp(logprobs_BTV) * logprobs_BTV, axis=-1)
-  rows = ('rows', None)
-  return constrain_fn(logprobs_BT, rows), constrain_fn(entropy_BT, rows)
+  return logprobs_BT, entropy_BT
 
 
 def _split_tokens(

@@ -189,6 +189,26 @@ class CollectivesTest(parameterized.TestCase):
       # Prefill writes keys and values of the prompts alone.
       self.assertNotEqual(shape[-1:], (num_columns,))
 
+  @parameterized.parameters(*_MESHES)
+  def test_each_device_gets_the_logits_of_its_own_rows(self, *sizes):
+    transformer = build.parts(_config()).transformer
+    graphdef, params = jax.eval_shape(
+      functools.partial(
+        model.init, transformer, constrain_fn=mesh_lib.constrain
+      ),
+      jax.random.key(0),
+    )
+    mesh = mesh_lib.make(dict(zip(mesh_lib.AXES, sizes, strict=True)))
+    hidden = jax.ShapeDtypeStruct((_ROWS, transformer.d_model), jnp.float32)
+    with jax.set_mesh(mesh):
+      program = jax.jit(functools.partial(model.unembed, graphdef))
+      place = program.lower(params, hidden).compile().output_shardings
+    data, fsdp, tensor = sizes
+    V = transformer.vocab_size
+    self.assertEqual(
+      place.shard_shape((_ROWS, V)), (_ROWS // (data * fsdp), V // tensor)
+    )
+
 
 if __name__ == '__main__':
   absltest.main()
