@@ -154,6 +154,16 @@ class MainTest(parameterized.TestCase):
     self.assertRegex(err, '^error: ')
     self.assertIn(message, err)
 
+  @parameterized.parameters('device', 'pinned_host')
+  def test_a_buffer_on_the_host_is_shown_beside_the_device(self, memory):
+    config = tiny.config(mesh__buffer_memory=memory)
+    found = plan.plan(config, device='h200', mesh=config.mesh.shape)
+    # Of the 32 slots: 8 tokens, 4 bytes each and 4 of their log-probabilities.
+    on_host = 0 if memory == 'device' else 32 * 8 * 8
+    self.assertEqual(plan.as_json(found)['on_host'], on_host)
+    whens = list(plan.table(found).columns[0].cells)
+    self.assertEqual('host' in whens, bool(on_host))
+
   def test_the_documented_launches_have_meshes_that_divide_their_runs(self):
     num_launches = 0
     for program in (
