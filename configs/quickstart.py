@@ -86,7 +86,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
       normalizer='token_mean()',
     ),
     optimizer=config_lib.Optimizer(
-      # The best of three for each arm but prioritized; experiments/quickstart.
+      # The best that was tried for each of these arms; experiments/quickstart.
       learning_rate=3.5e-4 if arm == 'reuse_4' else 5e-4,
       warmup_steps=15,
       b1=0.9,

@@ -134,8 +134,8 @@ def build(
     if sampler_mesh is None and buffer_memory == 'device':
       iterate = distributed.aligned(
         jax.jit(
-          lambda run: over_seeds(
-            lambda one: iteration.iterate(one, parts), run
+          functools.partial(
+            over_seeds, functools.partial(iteration.iterate, parts=parts)
           ),
           donate_argnums=0,
           out_shardings=(shardings, whole),
@@ -159,11 +159,9 @@ def build(
       out_shardings=shardings,
     )
   )
+  read = functools.partial(samples_lib.read, num_samples=num_shown)
   jitted['samples'] = distributed.aligned(
-    jax.jit(
-      lambda run: over_seeds(lambda one: samples_lib.read(one, num_shown), run),
-      out_shardings=whole,
-    )
+    jax.jit(functools.partial(over_seeds, read), out_shardings=whole)
   )
   return Programs(
     init=jitted['init'],
