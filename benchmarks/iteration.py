@@ -3,8 +3,9 @@
 Sizes, as in `benchmarks/sampler.py`: S is 256 rollouts (32 prompts x 8) of 8
 prompt and 6 new tokens and 206k parameters; M is 64 rollouts (8 x 8) of 32 and
 64 tokens and 3.3M parameters. Both sides sample, judge, compute advantages and
-make one update with Adam. Each measurement is a process of its own; ours and
-trl's take turns, so that both see the same machine.
+make one update with Adam, in the number of microbatches that was fastest for
+each on two cores. Each measurement is a process of its own; ours and trl's take
+turns, so that both see the same machine.
 
 Command: python benchmarks/iteration.py --out=benchmarks/results/iteration.json
 The interpreter of trl may be another one: --trl-python=PATH.
@@ -28,10 +29,12 @@ SIZES = {
   'S': {
     'prompts': 32, 'group': 8, 'prompt': 8, 'new': 6, 'vocab': 32,
     'd_model': 96, 'layers': 2, 'heads': 4, 'kv_heads': 2, 'd_ff': 256,
+    'microbatches': 1, 'trl_microbatches': 1,
   },
   'M': {
     'prompts': 8, 'group': 8, 'prompt': 32, 'new': 64, 'vocab': 512,
     'd_model': 256, 'layers': 4, 'heads': 8, 'kv_heads': 4, 'd_ff': 768,
+    'microbatches': 8, 'trl_microbatches': 1,
   },
 }  # fmt: skip
 
@@ -129,7 +132,7 @@ def build_parts(size: dict):
     group_size=size['group'],
     lag_iterations=0,
     updates_per_iteration=1,
-    num_microbatches=1,
+    num_microbatches=size['microbatches'],
     histogram_bins=32,
   )
   return parts, params

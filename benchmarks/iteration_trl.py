@@ -18,6 +18,7 @@ import trl
 
 def main():
   size, repeats = json.loads(sys.argv[1]), int(sys.argv[2])
+  rows_per_step = size['prompts'] * size['group']
   words = ['<pad>', '<eos>', '<unk>']
   words += [f't{index}' for index in range(3, size['vocab'])]
   vocabulary = {word: index for index, word in enumerate(words)}
@@ -74,7 +75,8 @@ def main():
       callbacks=[Clock()],
       args=trl.GRPOConfig(
         output_dir=folder,
-        per_device_train_batch_size=size['prompts'] * size['group'],
+        per_device_train_batch_size=rows_per_step // size['trl_microbatches'],
+        gradient_accumulation_steps=size['trl_microbatches'],
         num_generations=size['group'],
         max_completion_length=size['new'],
         max_steps=repeats + 2,

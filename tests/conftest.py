@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import pathlib
 import shutil
 import tempfile
 
@@ -42,3 +43,11 @@ atexit.register(shutil.rmtree, os.environ['TEST_TMPDIR'], ignore_errors=True)
 
 # absl's test cases read where to put temporary folders from a flag.
 flags.FLAGS.mark_as_parsed()
+
+
+def pytest_collection_modifyitems(items):
+  """Puts the tests of whole programs first, as they take the longest.
+
+  At the end, one process would wait for the other's.
+  """
+  items.sort(key=lambda item: item.path.parent != pathlib.Path(__file__).parent)
