@@ -1,6 +1,7 @@
 """Settings of every test: eight virtual CPU devices, no silent broadcasting."""
 
 import atexit
+import gc
 import os
 import pathlib
 import shutil
@@ -16,12 +17,17 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 # environment says so to the processes that tests start.
 jax.config.update('jax_disable_most_optimizations', True)
 os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
-# Three quarters of that time are these emitters. Another jaxlib may not know
-# the flag, and would end the process.
+# Three quarters of that time are these emitters, and a small program gains
+# nothing from being compiled in parts. Another jaxlib may not know the flags,
+# and would end the process.
 if jax.__version_info__[:2] == (0, 10):
   os.environ['XLA_FLAGS'] = (
-    os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false'
+    os.environ.get('XLA_FLAGS', '')
+    + ' --xla_cpu_use_fusion_emitters=false'
+    + ' --xla_cpu_parallel_codegen_split_count=1'
   )
+# Tracing makes millions of objects, few of them in cycles.
+gc.set_threshold(100_000, 20, 100)
 
 # What one test compiled another need not, whichever process it runs in. The
 # environment says so to all of them.
