@@ -177,7 +177,7 @@ class ResumeTest(TrainTestCase):
     config = tiny.config(**changes)
     whole, parted = self.workdir('whole'), self.workdir('parted')
     expected = train.train(config, whole)
-    for stop in (1, 3, 4):
+    for stop in (1, 4):  # Between two checkpoints, and at one.
       train.train(config, parted, stop_after=stop)
     found = train.train(config, parted)
     chex.assert_trees_all_equal(found, expected)
@@ -244,8 +244,9 @@ class ResumeTest(TrainTestCase):
       seed=0,
       flags=[
         *_SMALL,
-        '--config.num_iterations=12',
+        '--config.num_iterations=8',
         '--config.checkpoint.every=2',
+        '--config.logging.tensorboard=False',
       ],
     )
     self.assertTrue(result['is_equal'], result)
