@@ -295,6 +295,8 @@ class ReadmeTest(TrainTestCase):
       'config = quickstart.get_config()\n'
       f'config.cache_dir = {tiny.CACHE!r}\n'
       'config.num_iterations = config.num_seeds = 1\n'
+      'config.evaluation.every = 0\n'
+      'config.logging.tensorboard = False\n'
       'config.warm_start.num_steps = 0\n',
     )
     self.assertNotEqual(script, example)

@@ -71,7 +71,7 @@ def _judged_on_host(like):
   )
 
 
-def _run(sampler_shape, *, on_host, lag, num_seeds=1, evaluates=False):
+def _run(sampler_shape, *, on_host, lag, num_seeds=1):
   """Returns a run of three iterations, its scores, and where it sampled."""
   parts = build.parts(tiny.config(sampler__weight_lag=lag))
   make_task = _judged_on_host if on_host else _judged_in_jax
@@ -113,7 +113,7 @@ def _run(sampler_shape, *, on_host, lag, num_seeds=1, evaluates=False):
     places = jax.tree.map(lambda leaf: leaf.sharding, run)
     for _ in range(3):
       run, measured = built.iterate(run)
-    scores = built.evaluate(run) if evaluates else None
+    scores = built.evaluate(run)
     # So that the next iteration compiles nothing, and a checkpoint restores.
     chex.assert_trees_all_equal(
       jax.tree.map(lambda leaf: leaf.sharding, run), places
@@ -122,17 +122,16 @@ def _run(sampler_shape, *, on_host, lag, num_seeds=1, evaluates=False):
 
 
 class SamplerMeshTest(parameterized.TestCase):
+  # Without a lag: tests/run/mesh_equivalence_test.py.
   @parameterized.parameters(
-    {'on_host': False, 'lag': 0},
-    {'on_host': False, 'lag': 4, 'num_seeds': 2, 'evaluates': True},
-    {'on_host': True, 'lag': 2, 'evaluates': True},
+    {'on_host': False, 'lag': 4, 'num_seeds': 2},
+    {'on_host': True, 'lag': 2},
   )
   def test_it_is_the_iteration_and_the_evaluation_of_one_mesh(self, **settings):
     (one, measured_one, scores_one), seen_one = _run(None, **settings)
     (two, measured, scores), seen = _run(_SAMPLER_MESH, **settings)
-    num_programs = 3 if settings.get('evaluates') else 1
-    self.assertEqual(seen_one, num_programs * [_MESH])
-    self.assertEqual(seen, num_programs * [_SAMPLER_MESH])
+    self.assertEqual(seen_one, 3 * [_MESH])
+    self.assertEqual(seen, 3 * [_SAMPLER_MESH])
     chex.assert_trees_all_equal(two.ledger, one.ledger)
     chex.assert_trees_all_close(two.buffer, one.buffer, atol=1e-5)
     chex.assert_trees_all_close(
