@@ -3,9 +3,9 @@
 Sizes, as in `benchmarks/sampler.py`: S is 256 rollouts (32 prompts x 8) of 8
 prompt and 6 new tokens and 206k parameters; M is 64 rollouts (8 x 8) of 32 and
 64 tokens and 3.3M parameters. Both sides sample, judge, compute advantages and
-make one update with Adam, in the number of microbatches that was fastest for
-each on two cores. Each measurement is a process of its own; ours and trl's take
-turns, so that both see the same machine.
+make one update with Adam, which at size M takes eight microbatches here and one
+in trl, as suits each on two cores. Each measurement is a process of its own;
+ours and trl's take turns, so that both see the same machine.
 
 Command: python benchmarks/iteration.py --out=benchmarks/results/iteration.json
 The interpreter of trl may be another one: --trl-python=PATH.

@@ -90,7 +90,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
       normalizer='token_mean()',
     ),
     optimizer=config_lib.Optimizer(
-      # Of three for each of these arms the best; see experiments/quickstart.
+      # Tried for every arm but prioritized; see experiments/quickstart.
       learning_rate=5e-4 if arm == 'reuse_4' else 7e-4,
       warmup_steps=15,
       b1=0.9,

@@ -16,8 +16,8 @@ class RestartTest(parameterized.TestCase):
     super().setUp()
     self.home = pathlib.Path(self.create_tempdir().full_path)
     fakes.executable(self.home / 'train', fakes.TRAINING)
-    # Where the tests run in the background it is ignored, and a shell keeps to
-    # what it inherits.
+    # Where the tests run in the background SIGINT is ignored, and a shell keeps
+    # to what it inherits.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     self.addCleanup(signal.signal, signal.SIGINT, handler)
 
