@@ -8,11 +8,8 @@ Each class has one test of many checks: of several, two workers would each start
 all the processes.
 """
 
-import atexit
-import functools
 import json
 import pathlib
-import shutil
 import signal
 import tempfile
 
@@ -27,12 +24,7 @@ from tests import tiny
 from tests import tiny_text
 
 _ATOL = 1e-4
-_CHANGES = {
-  'num_iterations': 6,
-  'optimizer__learning_rate': 1e-3,
-  'evaluation__every': 0,
-  'logging__samples_every': 0,
-}
+_CHANGES = {'num_iterations': 6, 'optimizer__learning_rate': 1e-3}
 
 
 def _mesh(**sizes):
@@ -44,31 +36,18 @@ def _lines(workdir):
   return [json.loads(line) for line in text.splitlines()]
 
 
-@functools.cache
-def _folder():
-  """Returns the folder of all runs; in `one` is that of one process."""
-  folder = pathlib.Path(tempfile.mkdtemp())
-  atexit.register(shutil.rmtree, folder, ignore_errors=True)
-  train.train(tiny.config(**_CHANGES), folder / 'one')
-  return folder
-
-
 class RunsTestCase(absltest.TestCase):
+  """Runs in `folder`, that of one process in `one`."""
+
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.folder = _folder()
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = pathlib.Path(folder.name)
 
-  @classmethod
-  def job(cls, workdir, changes, **others):
-    return {
-      'module': 'tests.tiny',
-      'workdir': str(cls.folder / workdir),
-      'changes': _CHANGES | {'cache_dir': tiny.CACHE} | changes,
-    } | others
-
-  def assert_equal_but_for_rounding(self, found, expected):
-    found, expected = self.folder / found, self.folder / expected
+  def assert_it_is_the_run_of_one_but_for_rounding(self, name):
+    found, expected = self.folder / name, self.folder / 'one'
     difference = processes.many_processes.differences(found, expected)
     self.assertEqual(difference['integers_that_differ'], 0, difference)
     self.assertLess(difference['largest_difference'], _ATOL)
@@ -80,12 +59,15 @@ class RunsTestCase(absltest.TestCase):
 
 
 class TwoProcessesTest(RunsTestCase):
+  """A task in text, sampled on another mesh from a buffer on the hosts.
+
+  The weights are those of a checkpoint, of which each process reads a share.
+  """
+
   def test_two_processes(self):
     for check in (
       self.all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one,
-      self.a_run_of_two_is_the_run_of_one,
-      self.sampling_on_another_mesh_from_a_buffer_on_the_hosts_is_the_same,
-      self.a_task_in_text_judged_by_two_is_that_judged_by_one,
+      self.a_run_judged_by_two_is_that_judged_by_one,
       self.where_one_is_killed_the_other_ends_too,
       self.a_killed_run_that_is_started_again_ends_as_if_untouched,
     ):
@@ -95,58 +77,63 @@ class TwoProcessesTest(RunsTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    fsdp = _mesh(fsdp=2)
+    cls._store_weights()
+    train.train(
+      tiny_text.config(cls.folder / 'problems', **cls._changes()),
+      cls.folder / 'one',
+    )
+    split = _mesh(fsdp=2) | {
+      'mesh__sampler_shape': {'data': 2, 'fsdp': 1, 'tensor': 1},
+      'mesh__buffer_memory': 'pinned_host',
+    }
     cls.first = processes.run_jobs(
       2,
-      cls.job(
+      cls._job(
         'mesh',
         _mesh(),
         error=r'mesh.shape = .* has none of the processes \[1\]',
       ),
-      cls.job(
+      cls._job(
         'broken',
-        fsdp,
+        split,
         changes_of_1={'replay__capacity': 3},
         error='replay.capacity = 3|reading the config: failed in another',
       ),
-      cls.job(
+      cls._job(
         'differing',
-        fsdp,
+        split,
         changes_of_1={'seed': 1},
         error=r'config: differs between process 0 and the processes \[1\]',
       ),
-      cls.job('whole', fsdp),
-      cls.job(
-        'elsewhere',
-        fsdp
-        | {
-          'mesh__sampler_shape': {'data': 2, 'fsdp': 1, 'tensor': 1},
-          'mesh__buffer_memory': 'pinned_host',
-        },
-      ),
-      cls._text_job(),
-      cls.job('killed', fsdp, signal=['SIGKILL', 1, 4]),
+      cls._job('whole', split),
+      cls._job('killed', split, signal=['SIGKILL', 1, 4]),
     )
     cls.steps = processes.many_processes.steps(cls.folder / 'killed')
     cls._damage(cls.folder / 'killed/checkpoints' / str(cls.steps[-1]))
-    cls.again = processes.run_jobs(2, cls.job('killed', fsdp))
+    cls.again = processes.run_jobs(2, cls._job('killed', split))
 
   @classmethod
-  def _text_job(cls):
-    """Trains a task in text by one process; returns the job of doing it again.
-
-    The weights are those of a checkpoint, of which each process reads a share.
-    """
-    data, stored = cls.folder / 'problems', cls.folder / 'stored'
-    changes = {
-      'num_iterations': 2,
-      'num_seeds': 2,
-      'model__checkpoint': str(stored),
+  def _changes(cls):
+    return _CHANGES | {
+      'cache_dir': tiny.CACHE,
+      'model__checkpoint': str(cls.folder / 'stored'),
     }
-    config = tiny_text.config(data)
+
+  @classmethod
+  def _job(cls, workdir, changes, **others):
+    return {
+      'module': 'tests.tiny_text',
+      'workdir': str(cls.folder / workdir),
+      'folder': str(cls.folder / 'problems'),
+      'changes': cls._changes() | changes,
+    } | others
+
+  @classmethod
+  def _store_weights(cls):
+    config = tiny_text.config(cls.folder / 'problems')
     parts = build.parts(config)
     hf.save(
-      stored,
+      cls.folder / 'stored',
       parts.transformer,
       build.base_weights(config, parts),
       dtype='float32',
@@ -155,13 +142,6 @@ class TwoProcessesTest(RunsTestCase):
       eos_ids=parts.task.eos_ids,
       bos_id=None,
     )
-    train.train(tiny_text.config(data, **changes), cls.folder / 'text_one')
-    return {
-      'module': 'tests.tiny_text',
-      'workdir': str(cls.folder / 'text_two'),
-      'folder': str(data),
-      'changes': changes | {'cache_dir': tiny.CACHE} | _mesh(data=2),
-    }
 
   @classmethod
   def _damage(cls, checkpoint):
@@ -176,26 +156,21 @@ class TwoProcessesTest(RunsTestCase):
       self.assertFalse((self.folder / name).exists())
     self.assertTrue((self.folder / 'whole').exists(), self.first)
 
-  def a_run_of_two_is_the_run_of_one(self):
-    self.assert_equal_but_for_rounding('whole', 'one')
+  def a_run_judged_by_two_is_that_judged_by_one(self):
+    self.assert_it_is_the_run_of_one_but_for_rounding('whole')
     timing = (self.folder / 'whole/timing.jsonl').read_text()
     self.assertLen(timing.splitlines(), 6)
-
-  def sampling_on_another_mesh_from_a_buffer_on_the_hosts_is_the_same(self):
-    self.assert_equal_but_for_rounding('elsewhere', 'one')
-
-  def a_task_in_text_judged_by_two_is_that_judged_by_one(self):
-    self.assert_equal_but_for_rounding('text_two', 'text_one')
-    lines = _lines(self.folder / 'text_two')
+    lines = _lines(self.folder / 'whole')
     self.assertGreater(sum(line['accuracy'] for line in lines), 0)
+    self.assertIn('eval/greedy', lines[-1])
     for line in lines:
       verdicts = [v for k, v in line.items() if k.startswith('verifier/')]
       self.assertEqual(sum(verdicts), 32)
     found, expected = (
       (self.folder / name / 'samples.jsonl').read_text().splitlines()
-      for name in ('text_two', 'text_one')
+      for name in ('whole', 'one')
     )
-    self.assertLen(found, 8)
+    self.assertLen(found, 3 * 4)
     for one, other in zip(found, expected, strict=True):
       for field in ('prompt', 'response', 'reference', 'reward'):
         self.assertEqual(json.loads(one)[field], json.loads(other)[field])
@@ -219,9 +194,16 @@ class TwoProcessesTest(RunsTestCase):
     )
     self.assertEqual(found['arrays_that_differ'], 0, found)
     self.assertTrue(found['metrics_are_equal'])
+    samples = [
+      (self.folder / name / 'samples.jsonl').read_bytes()
+      for name in ('killed', 'whole')
+    ]
+    self.assertEqual(*samples)
 
 
 class FourProcessesTest(RunsTestCase):
+  """A task in JAX, each iteration one program."""
+
   def test_four_processes(self):
     for check in (
       self.sigterm_to_one_ends_all_with_the_same_step,
@@ -233,14 +215,25 @@ class FourProcessesTest(RunsTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    changes = _mesh(data=2, fsdp=2)
+    changes = _CHANGES | {
+      'cache_dir': tiny.CACHE,
+      'evaluation__every': 0,
+      'logging__samples_every': 0,
+    }
+    train.train(tiny.config(**changes), cls.folder / 'one')
     cls.ended = processes.run_jobs(
-      4, cls.job('run', changes, signal=['SIGTERM', 2, 3])
+      4,
+      {
+        'module': 'tests.tiny',
+        'workdir': str(cls.folder / 'run'),
+        'changes': changes | _mesh(data=2, fsdp=2),
+        'signal': ['SIGTERM', 2, 3],
+      },
     )
     cls.steps = processes.many_processes.steps(cls.folder / 'run')
     with cls().assertWarnsRegex(UserWarning, 'mesh.shape.data is 1 now, was 2'):
       cls.run_of_one = train.train(
-        tiny.config(**_CHANGES, **_mesh(fsdp=2)), cls.folder / 'run'
+        tiny.config(**changes, **_mesh(fsdp=2)), cls.folder / 'run'
       )
 
   def sigterm_to_one_ends_all_with_the_same_step(self):
@@ -249,7 +242,7 @@ class FourProcessesTest(RunsTestCase):
     self.assertEqual(self.steps, [2, 3, 4])
 
   def one_process_goes_on_where_four_were_on_another_mesh(self):
-    self.assert_equal_but_for_rounding('run', 'one')
+    self.assert_it_is_the_run_of_one_but_for_rounding('run')
     self.assertLen(_lines(self.folder / 'run'), 6)
     weights = self.run_of_one.learner.params['layers']['gate_up']
     self.assertEqual(weights.addressable_shards[0].data.size * 2, weights.size)

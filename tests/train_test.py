@@ -246,6 +246,7 @@ class ResumeTest(TrainTestCase):
         *_SMALL,
         '--config.num_iterations=8',
         '--config.checkpoint.every=2',
+        '--config.evaluation.every=0',
         '--config.logging.tensorboard=False',
       ],
     )

@@ -90,7 +90,9 @@ class PartsTest(parameterized.TestCase):
     self.assertSequenceAlmostEqual(rates, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
 
   def test_the_base_weights_are_those_of_their_own_seed(self):
-    config = tiny.config(self.create_tempdir().full_path)
+    config = tiny.config(
+      self.create_tempdir().full_path, warm_start__num_steps=3
+    )
     parts = build.parts(config)
     first = build.base_weights(config, parts)
     config.seed = 5

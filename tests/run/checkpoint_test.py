@@ -17,15 +17,19 @@ from tests import tiny
 
 
 class CheckpointTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.folder = pathlib.Path(self.create_tempdir().full_path) / 'checkpoints'
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
     # With a lag, so that every optional part of the run is there.
     parts = build.parts(tiny.config(sampler__weight_lag=2))
     params = parts.init_params_fn(jax.random.key(0))
-    self.run = jax.vmap(lambda seed: iteration.init(parts, params, seed))(
+    cls.run_state = jax.vmap(lambda seed: iteration.init(parts, params, seed))(
       jnp.arange(2, dtype=jnp.uint32)
     )
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path) / 'checkpoints'
 
   def _saved(self, steps, keep=3):
     manager = checkpoint.open_folder(self.folder, keep=keep)
@@ -36,13 +40,15 @@ class CheckpointTest(parameterized.TestCase):
 
   def _at(self, step):
     counter = jnp.full((2,), step, jnp.int32)
-    state = self.run.buffer._replace(num_inserted=counter.astype(jnp.uint32))
-    return self.run._replace(iteration=counter, buffer=state)
+    state = self.run_state.buffer._replace(
+      num_inserted=counter.astype(jnp.uint32)
+    )
+    return self.run_state._replace(iteration=counter, buffer=state)
 
   def test_restores_every_array_bit_for_bit_with_its_type(self):
     manager = self._saved([2, 4])
-    restored = checkpoint.restore_latest(manager, self.run)
-    chex.assert_trees_all_equal_shapes_and_dtypes(restored, self.run)
+    restored = checkpoint.restore_latest(manager, self.run_state)
+    chex.assert_trees_all_equal_shapes_and_dtypes(restored, self.run_state)
     chex.assert_trees_all_equal(restored, self._at(4))
 
   def test_restores_what_lives_on_the_host_to_there(self):
@@ -50,18 +56,18 @@ class CheckpointTest(parameterized.TestCase):
       place = leaf.sharding.with_memory_kind('pinned_host')
       return jax.device_put(leaf, place)
 
-    rollouts = jax.tree.map(move, self.run.buffer.rollouts)
-    self.run = self.run._replace(
-      buffer=self.run.buffer._replace(rollouts=rollouts)
+    rollouts = jax.tree.map(move, self.run_state.buffer.rollouts)
+    self.run_state = self.run_state._replace(
+      buffer=self.run_state.buffer._replace(rollouts=rollouts)
     )
-    restored = checkpoint.restore_latest(self._saved([2]), self.run)
+    restored = checkpoint.restore_latest(self._saved([2]), self.run_state)
     chex.assert_trees_all_equal(restored, self._at(2))
     for leaf in jax.tree.leaves(restored.buffer.rollouts):
       self.assertEqual(leaf.sharding.memory_kind, 'pinned_host')
 
   def test_an_empty_folder_holds_no_run(self):
     manager = checkpoint.open_folder(self.folder, keep=1)
-    self.assertIsNone(checkpoint.restore_latest(manager, self.run))
+    self.assertIsNone(checkpoint.restore_latest(manager, self.run_state))
 
   def test_only_the_newest_stay(self):
     self.assertEqual(self._saved([1, 2, 3, 4], keep=2).all_steps(), [3, 4])
@@ -77,7 +83,7 @@ class CheckpointTest(parameterized.TestCase):
       checkpoint.save(manager, run)
       jax.block_until_ready(overwrite(run))
     manager.wait_until_finished()
-    restored = checkpoint.restore_latest(manager, self.run)
+    restored = checkpoint.restore_latest(manager, self.run_state)
     chex.assert_trees_all_equal(restored, self._at(1))
 
   def test_where_none_can_be_read_it_says_so_and_moves_nothing(self):
@@ -91,7 +97,7 @@ class CheckpointTest(parameterized.TestCase):
         ValueError, r'none of the checkpoints \[2, 4\] .*unreadable'
       ),
     ):
-      checkpoint.restore_latest(manager, self.run)
+      checkpoint.restore_latest(manager, self.run_state)
     self.assertEqual(manager.all_steps(), [2, 4])
     self.assertFalse((self.folder.parent / checkpoint.DAMAGED).exists())
 
@@ -116,13 +122,13 @@ class CheckpointTest(parameterized.TestCase):
           path.unlink()
     manager = checkpoint.open_folder(self.folder, keep=3)
     with self.assertWarnsRegex(checkpoint.DamagedCheckpointWarning, 'damaged'):
-      restored = checkpoint.restore_latest(manager, self.run)
+      restored = checkpoint.restore_latest(manager, self.run_state)
     chex.assert_trees_all_equal(restored, self._at(2))
     self.assertTrue((self.folder.parent / checkpoint.DAMAGED / '4').exists())
     # The run goes on and saves the same step again.
     checkpoint.save(manager, self._at(4))
     manager.wait_until_finished()
-    restored = checkpoint.restore_latest(manager, self.run)
+    restored = checkpoint.restore_latest(manager, self.run_state)
     chex.assert_trees_all_equal(restored, self._at(4))
 
 

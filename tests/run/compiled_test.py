@@ -169,9 +169,15 @@ class ProgramsTest(parameterized.TestCase):
       logging__samples_every=0,
       mesh__buffer_memory='pinned_host',
     )
-    with mock.patch.object(
-      storage, 'init_in_place', wraps=storage.init_in_place
-    ) as made:
+    # Which programs there are, and what the first makes, shows without
+    # compiling them.
+    empty = jax.jit(lambda: 0).lower().compile()
+    with (
+      mock.patch.object(jax.stages.Lowered, 'compile', return_value=empty),
+      mock.patch.object(
+        storage, 'init_in_place', wraps=storage.init_in_place
+      ) as made,
+    ):
       _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
     self.assertEqual(
       list(programs), ['init', 'act', 'remember', 'learn', 'checkpoint']

@@ -14,6 +14,7 @@ from replay_rl.run import compiled
 from replay_rl.run import fitting
 from replay_rl.run import hlo
 from replay_rl.run import hlo_costs
+from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import topology
 from tests import tiny
 
@@ -138,8 +139,19 @@ class SmallestTest(parameterized.TestCase):
     super().setUpClass()
     cls.config = tiny.config(replay__batch_size=16)
     cls.parts = build.parts(cls.config)
+    planned_peaks = fitting.planned_peaks
+    # A second for each mesh, and many tests try the same.
+    cls.planned = staticmethod(
+      functools.cache(
+        lambda *sizes: planned_peaks(
+          cls.config, cls.parts, dict(zip(mesh_lib.AXES, sizes, strict=True))
+        )
+      )
+    )
+    cls.all_tried = cls._tried([2e6] * 5)
 
-  def _tried(self, peaks, mesh_shape=None, memory=1e6):
+  @classmethod
+  def _tried(cls, peaks, mesh_shape=None, memory=1e6):
     """Returns what is tried if the compiler finds these peaks in turn."""
     peaks = iter(peaks)
     tried = []
@@ -151,6 +163,13 @@ class SmallestTest(parameterized.TestCase):
 
     make = functools.partial(topology.Topology, memory=memory)
     with (
+      mock.patch.object(
+        fitting,
+        'planned_peaks',
+        side_effect=lambda config, parts, shape: cls.planned(
+          *(shape[axis] for axis in mesh_lib.AXES)
+        ),
+      ),
       mock.patch.object(compiled, 'programs', side_effect=programs),
       mock.patch.object(
         topology, 'slices', return_value=['v5e:1x1', 'v5e:1x2', 'v5e:2x2']
@@ -165,8 +184,8 @@ class SmallestTest(parameterized.TestCase):
     ):
       found = list(
         fitting.smallest(
-          self.config,
-          self.parts,
+          cls.config,
+          cls.parts,
           'v5e',
           mesh_shape,
           memory=memory,
@@ -188,22 +207,13 @@ class SmallestTest(parameterized.TestCase):
     self.assertEqual(found[-1].problems, [])
 
   def test_the_mesh_that_is_planned_to_need_least_comes_first(self):
-    tried, _ = self._tried([2e6] * 5)
-    planned = [
-      max(
-        fitting.planned_peaks(
-          self.config,
-          self.parts,
-          dict(zip(('data', 'fsdp', 'tensor'), shape, strict=True)),
-        ).values()
-      )
-      for shape in tried
-    ]
+    tried, _ = self.all_tried
+    planned = [max(self.planned(*shape).values()) for shape in tried]
     self.assertEqual(planned[1:3], sorted(planned[1:3]))
     self.assertEqual(planned[3:], sorted(planned[3:]))
 
   def test_what_cannot_be_is_said_and_not_compiled(self):
-    tried, found = self._tried([2e6] * 5)
+    tried, found = self.all_tried
     # Two heads cannot be split over four chips.
     self.assertNotIn((1, 1, 4), tried)
     (line,) = [one for one in found if isinstance(one, str)]

@@ -1,6 +1,8 @@
 """Tests that a mesh changes nothing: learner, sampler and whole runs."""
 
 import functools
+import json
+import pathlib
 import tempfile
 from unittest import mock
 
@@ -23,9 +25,9 @@ from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from tests import tiny
+from tests.replay import buffers
 
 ONE = (1, 1, 1)
-MESHES = ((1, 8, 1), (2, 2, 2), (1, 2, 4))
 # Tied as in Qwen3, untied as in Qwen2.5: biases and norms of heads, and more
 # query heads than heads of keys and values.
 MODELS = {
@@ -39,6 +41,13 @@ MODELS = {
     'num_layers': 2,
   },
 }
+# Every mesh, and each model on two of them.
+CASES = (
+  ('qwen3', (1, 8, 1)),
+  ('qwen3', (1, 2, 4)),
+  ('qwen25', (2, 2, 2)),
+  ('qwen25', (1, 2, 4)),
+)
 _OPTIMIZER = optax.chain(
   optax.trace(decay=0.0),  # Keeps the gradient as its state.
   # A large eps: else Adam turns the rounding of a gradient near zero into a
@@ -61,10 +70,6 @@ def settings(name, **changes):
 @functools.cache
 def _parts(name, **changes):
   return build.parts(tiny.config(**settings(name, **changes)))
-
-
-def make_mesh(sizes):
-  return mesh_lib.make(dict(zip(mesh_lib.AXES, sizes, strict=True)))
 
 
 def _params(parts, mesh):
@@ -100,7 +105,7 @@ def _rollouts(parts, num_rows):
 @functools.cache
 def _updated(name, sizes, num_microbatches, compute_dtype='float32'):
   parts = _parts(name, model__compute_dtype=compute_dtype)
-  mesh = make_mesh(sizes)
+  mesh = buffers.make_mesh(sizes)
   rollouts = _rollouts(parts, 16)
 
   @jax.jit
@@ -141,7 +146,7 @@ def _products(function, *arguments):
 
 
 class UpdateTest(parameterized.TestCase):
-  @parameterized.product(name=tuple(MODELS), sizes=MESHES)
+  @parameterized.parameters(*CASES)
   def test_loss_and_updated_weights_are_those_of_one_device(self, name, sizes):
     one, seen_one = _updated(name, ONE, 1)
     # Two microbatches: rows of each are on all devices.
@@ -173,7 +178,7 @@ class UpdateTest(parameterized.TestCase):
 
 
 def _first(name):
-  return _params(_parts(name), make_mesh(ONE))
+  return _params(_parts(name), buffers.make_mesh(ONE))
 
 
 class PrecisionTest(parameterized.TestCase):
@@ -204,7 +209,9 @@ class PrecisionTest(parameterized.TestCase):
     # devices.
     parts = _parts('qwen25', model__compute_dtype='bfloat16')
     tokens = jnp.ones((3, 6), jnp.int32)
-    found = _products(parts.logprobs_fn, _params(parts, make_mesh(ONE)), tokens)
+    found = _products(
+      parts.logprobs_fn, _params(parts, buffers.make_mesh(ONE)), tokens
+    )
     added = [
       product.outvars[0].aval.dtype
       for product in found
@@ -216,7 +223,7 @@ class PrecisionTest(parameterized.TestCase):
 @functools.cache
 def _completions(name, sizes):
   parts = _parts(name)
-  mesh = make_mesh(sizes)
+  mesh = buffers.make_mesh(sizes)
   rng = np.random.default_rng(2)
   length = parts.task.prompt_length
   prompts = base.Prompts(
@@ -238,7 +245,7 @@ def _completions(name, sizes):
 
 
 class GenerateTest(parameterized.TestCase):
-  @parameterized.product(name=tuple(MODELS), sizes=MESHES)
+  @parameterized.parameters(*CASES)
   def test_samples_are_those_of_one_device(self, name, sizes):
     found = _completions(name, sizes)
     for eight, one in zip(found, _completions(name, ONE), strict=True):
@@ -249,9 +256,9 @@ class GenerateTest(parameterized.TestCase):
 
 
 class MemoryTest(parameterized.TestCase):
-  @parameterized.product(name=tuple(MODELS), sizes=MESHES)
+  @parameterized.parameters(*CASES)
   def test_a_device_keeps_its_share_of_weights_and_optimizer(self, name, sizes):
-    parts, mesh = _parts(name), make_mesh(sizes)
+    parts, mesh = _parts(name), buffers.make_mesh(sizes)
     with jax.set_mesh(mesh):
       run = programs.build(
         parts,
@@ -300,21 +307,28 @@ def _run(sizes, sampler_sizes=None):
     mock.patch.object(programs, 'build', wraps=programs.build) as built,
   ):
     run = jax.device_get(train.train(config, folder))
-  return run, built.call_args.kwargs['sampler_mesh']
+    lines = (pathlib.Path(folder) / 'metrics.jsonl').read_text().splitlines()
+  scores = {
+    name: value
+    for name, value in json.loads(lines[-1]).items()
+    if name.startswith('eval/')
+  }
+  return run, scores, built.call_args.kwargs['sampler_mesh']
 
 
 class RunTest(parameterized.TestCase):
   # The other meshes are those of one update, above.
   @parameterized.parameters(((2, 2, 2), None), ((1, 8, 1), (4, 1, 2)))
   def test_eight_devices_give_the_run_of_one(self, sizes, sampler_sizes):
-    (eight, sampler_mesh), (one, _) = _run(sizes, sampler_sizes), _run(ONE)
+    eight, scores, sampler_mesh = _run(sizes, sampler_sizes)
+    one, scores_of_one, _ = _run(ONE)
     self.assertEqual(
       sampler_mesh and tuple(sampler_mesh.shape.values()), sampler_sizes
     )
-    np.testing.assert_array_equal(
-      eight.buffer.rollouts.tokens, one.buffer.rollouts.tokens
-    )
+    buffers.assert_integers_equal(eight.buffer, one.buffer)
     chex.assert_trees_all_equal(eight.ledger, one.ledger)
+    self.assertContainsSubset(['eval/greedy', 'eval/pass_at_2'], scores)
+    self.assertEqual(scores, scores_of_one)
     # Adam's step of 1e-2 turns with the sign of a gradient near zero.
     chex.assert_trees_all_close(
       eight.learner.params, one.learner.params, atol=1e-4
