@@ -8,7 +8,9 @@ the task and the learning rate; `--config=configs/countdown.py:<arm>`.
 
 Command: python -m replay_rl.train --config=configs/countdown.py:reuse_4 \
     --workdir=runs/countdown_reuse_4
-Cost and result: minutes per arm on 2 CPU cores; not measured yet.
+Takes 2 min per arm on 2 CPU cores. Median saving in generated tokens at a
+reward of .5, and of .55: 32 and 22 % (reuse_2), 35 and 44 % (reuse_4), 17 and
+9 % (prioritized), from four seeds that differ much; see experiments/countdown.
 """
 
 import importlib.util
@@ -21,7 +23,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
   config = _quickstart().get_config(arm)
   config.name = f'countdown {config.name}'
   config.task = 'countdown(num_numbers=3, max_number=8, slip_probability=0.2)'
-  config.optimizer.learning_rate = 2e-4
+  config.optimizer.learning_rate = 5e-4  # Of three the best for on_policy.
   config.num_iterations *= 2
   return config
 
