@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import machine
 
 from replay_rl import base
+from replay_rl.fit import budget
+from replay_rl.fit import chips
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
-from replay_rl.run import budget
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
-from replay_rl.run import devices
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 
 
 def settings(options):
@@ -166,7 +166,7 @@ def main():
   )
   add = parser.add_argument
   add('--config', default='configs/gsm8k_qwen3_0_6b.py')
-  add('--device', choices=sorted(devices.DEVICES), help='for its limits')
+  add('--device', choices=sorted(chips.DEVICES), help='for its limits')
   add('--num_prompts', type=int, default=64)
   add('--group_size', type=int, default=8)
   add('--prompt_tokens', type=int, default=128)
@@ -183,7 +183,7 @@ def main():
   config = settings(options)
   with jax.set_mesh(mesh_lib.make(config.mesh.shape)):
     found = measure(config, options.repeats, options.profile)
-  device = devices.named(options.device) if options.device else None
+  device = chips.named(options.device) if options.device else None
   found |= rates(found, device)
   for name, value in found.items():
     print(f'{name:28s} {value if value is None else format(value, ".4g")}')

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import machine
 
 from replay_rl.lm import architecture
-from replay_rl.lm import hf
-from replay_rl.lm import hf_config
-from replay_rl.lm import hf_layout
+from replay_rl.lm.hf import checkpoint as hf
+from replay_rl.lm.hf import config as hf_config
+from replay_rl.lm.hf import layout as hf_layout
 
 _CONFIG = architecture.TransformerConfig(
   vocab_size=4096,

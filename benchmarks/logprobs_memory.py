@@ -27,7 +27,7 @@ from absl import flags
 from replay_rl.lm import families
 from replay_rl.lm import model
 from replay_rl.lm import scoring
-from replay_rl.run import mesh as mesh_lib
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import placement
 
 _QUICK = flags.DEFINE_bool('quick', False, 'Fewer and smaller measurements.')

@@ -21,10 +21,10 @@ from absl import app
 from absl import flags
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import buffer
 from replay_rl.replay import sampling
 from replay_rl.replay import storage
-from replay_rl.run import mesh as mesh_lib
 
 _OUT = flags.DEFINE_string(
   'out', 'benchmarks/results/sharding.json', 'Where to write the results.'

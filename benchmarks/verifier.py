@@ -31,8 +31,8 @@ import math_verify
 from absl import app
 from absl import flags
 
-from replay_rl.tasks import extraction
-from replay_rl.tasks import verifiers
+from replay_rl.tasks.verify import extraction
+from replay_rl.tasks.verify import verifiers
 
 _QUICK = flags.DEFINE_bool('quick', False, 'Fewer and smaller measurements.')
 _OUT = flags.DEFINE_string(

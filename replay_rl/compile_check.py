@@ -29,15 +29,15 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from replay_rl.run import budget
+from replay_rl.fit import budget
+from replay_rl.fit import compiled
+from replay_rl.fit import fitting
+from replay_rl.fit import hlo
+from replay_rl.fit import hlo_costs
+from replay_rl.fit import topology as topology_lib
 from replay_rl.run import build
 from replay_rl.run import command_line
-from replay_rl.run import compiled
 from replay_rl.run import config as config_lib
-from replay_rl.run import fitting
-from replay_rl.run import hlo
-from replay_rl.run import hlo_costs
-from replay_rl.run import topology as topology_lib
 
 _WIDTH = 150  # Columns of the tables, the same in a terminal and in a file.
 _LARGEST = 5  # Collectives of a program to name.

@@ -22,13 +22,13 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
+from replay_rl.fit import bounds
+from replay_rl.fit import budget
+from replay_rl.fit import chips
 from replay_rl.lm import architecture
-from replay_rl.run import bounds
-from replay_rl.run import budget
 from replay_rl.run import build
 from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
-from replay_rl.run import devices
 
 # Of a device's memory; the runtime and fragments take the rest.
 USABLE = 0.9
@@ -66,7 +66,7 @@ _CONFIG = config_flags.DEFINE_config_file(
   flag_values=_FLAGS,
 )
 _DEVICE = flags.DEFINE_string(
-  'device', None, f'One of {", ".join(devices.DEVICES)}.', flag_values=_FLAGS
+  'device', None, f'One of {", ".join(chips.DEVICES)}.', flag_values=_FLAGS
 )
 _MESH = flags.DEFINE(
   config_lib.DictParser(),
@@ -115,14 +115,14 @@ def plan(
 
   Args:
     config: the run.
-    device: a key of `devices.DEVICES`.
+    device: a key of `chips.DEVICES`.
     mesh: sizes of the axes of `mesh.AXES`.
 
   Raises:
     ValueError: a setting that is not allowed, or a mesh that does not divide
       the run.
   """
-  chip = devices.named(device)
+  chip = chips.named(device)
   abstract_mesh = budget.abstract_mesh(mesh)
   parts = build.parts(config, task=budget.task_of(config))
   memory = budget.memory(config, parts, abstract_mesh)

@@ -4,7 +4,7 @@ The same command again continues the run where it stopped. SIGTERM saves a
 checkpoint and ends with status 143, so that a launcher can start it again.
 
 On many hosts the same command runs once on each, with --distributed or with
---coordinator_address, --num_processes and --process_id; see run/distributed.py.
+--coordinator_address, --num_processes and --process_id; see run/processes.py.
 They share the folder. SIGTERM to one of them ends all, with the same step
 saved; one that dies ends all, with another status than 0.
 """
@@ -30,11 +30,11 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from replay_rl import base
+from replay_rl.parallel import processes
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
-from replay_rl.run import distributed
 from replay_rl.run import iteration as iteration_lib
 from replay_rl.run import logs
 from replay_rl.run import meshes
@@ -102,10 +102,10 @@ def train(
       a run that diverged.
   """
   workdir = pathlib.Path(workdir)
-  with distributed.together('reading the config'):
+  with processes.together('reading the config'):
     parts = build.parts(config, weight_rule=weight_rule)
     mesh, sampler_mesh = meshes.of_run(config, parts)
-  distributed.check_mesh(mesh)
+  processes.check_mesh(mesh)
   cache = pathlib.Path(config.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   with contextlib.ExitStack() as stack:
@@ -141,18 +141,18 @@ def _enter(
   """Holds the folder until the stack is left, if all processes may use it."""
   record = dataclasses.asdict(config)
   same = 'start all processes alike'
-  distributed.check_equal('config', record, same)
-  distributed.check_equal('versions of packages', workdir_lib.versions(), same)
+  processes.check_equal('config', record, same)
+  processes.check_equal('versions of packages', workdir_lib.versions(), same)
   what = f'workdir = {str(workdir)!r}'
-  with distributed.together(what):
-    if distributed.is_main():
+  with processes.together(what):
+    if processes.is_main():
       stack.enter_context(workdir_lib.locked(workdir))
       for note in workdir_lib.claim(workdir, record):
         warnings.warn(
           f'{note}: the run may not repeat bit for bit', stacklevel=3
         )
   path = workdir / workdir_lib.CONFIG
-  distributed.check_equal(
+  processes.check_equal(
     what,
     path.read_text() if path.exists() else None,
     'must be a folder that all processes share',
@@ -177,8 +177,8 @@ def _loop(
   with contextlib.ExitStack() as stack:
     terminated = stack.enter_context(_sigterm())
     log = None
-    with distributed.together('opening the log'):
-      if distributed.is_main():
+    with processes.together('opening the log'):
+      if processes.is_main():
         log = stack.enter_context(
           logs.open_all(
             workdir,
@@ -205,7 +205,7 @@ def _loop(
         if log is not None:
           log.write_samples(samples.lines(shown, parts.task, parts.num_prompts))
       _check_finite(lines, manager)
-      is_terminated = distributed.any_process(terminated.is_set())
+      is_terminated = processes.any_process(terminated.is_set())
       stops = iteration + 1 == end or is_terminated
       if stops or _is_due(config.checkpoint.every, iteration):
         checkpoint.save(manager, run)
@@ -261,14 +261,14 @@ def main(argv: list[str]) -> None:
   try:
     if _WORKDIR.value is None or _CONFIG.value is None:
       raise ValueError('--config and --workdir must be given')
-    distributed.start(
+    processes.start(
       from_environment=_DISTRIBUTED.value,
       coordinator_address=_COORDINATOR.value,
       num_processes=_NUM_PROCESSES.value,
       process_id=_PROCESS_ID.value,
       heartbeat_timeout=_HEARTBEAT.value,
     )
-    with distributed.ending_all():
+    with processes.ending_all():
       train(_CONFIG.value, _WORKDIR.value)
   except ValueError as error:
     sys.exit(f'error: {error}')

@@ -31,7 +31,7 @@ from absl import app
 from absl import flags
 from absl import logging
 
-from replay_rl.tasks import problems as problems_lib
+from replay_rl.tasks.text import problems as problems_lib
 
 _SOURCE = flags.DEFINE_enum(
   'source',
@@ -95,7 +95,7 @@ def prepare_gsm8k(
     ValueError: if a file is wrong, or not the published one when downloaded.
   """
   # Imported here, so that --help needs no further packages.
-  from replay_rl.tasks import builders
+  from replay_rl.tasks.text import datasets
 
   with tempfile.TemporaryDirectory() as folder:
     # The builder reads neither packed files nor ones from memory.
@@ -108,7 +108,7 @@ def prepare_gsm8k(
       name: _read(path, source=f'gsm8k-{name}', allowed=frozenset())
       for name, path in plain.items()
     }
-    return builders.prepare_gsm8k(plain, out=out), splits
+    return datasets.prepare_gsm8k(plain, out=out), splits
 
 
 def prepare_jsonl(
@@ -132,13 +132,13 @@ def prepare_jsonl(
   Raises:
     ValueError: if a file or the name is wrong.
   """
-  from replay_rl.tasks import builders
+  from replay_rl.tasks.text import datasets
 
   splits = {
     split: _read(path, source=f'{name}-{split}', allowed=allowed)
     for split, path in files.items()
   }
-  return builders.prepare(splits, name=name, out=out), splits
+  return datasets.prepare(splits, name=name, out=out), splits
 
 
 def print_overlap(

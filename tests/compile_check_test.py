@@ -15,11 +15,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import compile_check
+from replay_rl.fit import compiled
+from replay_rl.fit import fitting
+from replay_rl.fit import hlo
+from replay_rl.fit import hlo_costs
 from replay_rl.run import command_line
-from replay_rl.run import compiled
-from replay_rl.run import fitting
-from replay_rl.run import hlo
-from replay_rl.run import hlo_costs
 from tests import tpu_library
 
 ROOT = pathlib.Path(__file__).parents[1]

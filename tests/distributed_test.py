@@ -16,7 +16,7 @@ import tempfile
 from absl.testing import absltest
 
 from replay_rl import train
-from replay_rl.lm import hf
+from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from tests import processes

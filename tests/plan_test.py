@@ -12,8 +12,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import plan
+from replay_rl.fit import budget
 from replay_rl.lm import families
-from replay_rl.run import budget
 from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
 from tests import tiny

@@ -10,7 +10,7 @@ from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
 
-from replay_rl.tasks import builders
+from replay_rl.tasks.text import datasets
 from scripts import prepare_data
 from tests import shared_data
 
@@ -60,7 +60,7 @@ class PrepareDataTest(parameterized.TestCase):
     self.assertEqual(code, 0, output)
     folder = self.out / 'problems/tiny/1.0.0'
     self.assertEqual(
-      [p.id for p in builders.read(folder, split='train')], ['a', 'b']
+      [p.id for p in datasets.read(folder, split='train')], ['a', 'b']
     )
     for line in [
       'tiny-train: 2 problems in 3 lines',
@@ -96,7 +96,7 @@ class PrepareDataTest(parameterized.TestCase):
     self.assertEqual(code, 0, output)
     folder = self.out / 'gsm8k/1.0.0'
     for split in ('train', 'test'):
-      (problem,) = builders.read(folder, split=split)
+      (problem,) = datasets.read(folder, split=split)
       self.assertEqual(problem[1:], ('What is 1 + 1?', '2'))
 
   def test_a_download_must_be_the_published_file(self):
@@ -123,7 +123,7 @@ class PrepareDataTest(parameterized.TestCase):
         {}, out=self.out, fetch=lambda url: contents[url.split('/')[-1]]
       )
     for split, num_rows in (('train', 7473), ('test', 1319)):
-      read = builders.read(made, split=split)
+      read = datasets.read(made, split=split)
       self.assertLen(read, num_rows)
       # The same problems, in another order.
       self.assertCountEqual(
@@ -139,7 +139,7 @@ class PrepareDataTest(parameterized.TestCase):
         made, splits = prepare_data.prepare_jsonl(
           {'test': path}, name=path.stem, out=self.out, allowed=frozenset()
         )
-        self.assertEqual(builders.read(made, split='test'), splits['test'])
+        self.assertEqual(datasets.read(made, split='test'), splits['test'])
         sizes[path.stem] = len(splits['test'])
     self.assertEqual(
       sizes,

@@ -26,7 +26,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from replay_rl import train
-from replay_rl.run import distributed
+from replay_rl.parallel import processes
 from replay_rl.run import programs
 
 _SECONDS = 900  # Whatever becomes of who started it.
@@ -37,14 +37,14 @@ def main() -> None:
   absl_logging.set_verbosity(absl_logging.WARNING)
   _, jobs = flags.FLAGS(sys.argv)
   values = flags.FLAGS
-  distributed.start(
+  processes.start(
     from_environment=False,
     coordinator_address=values.coordinator_address,
     num_processes=values.num_processes,
     process_id=values.process_id,
     heartbeat_timeout=30,
   )
-  with distributed.ending_all():
+  with processes.ending_all():
     for job in json.loads(jobs):
       _do(job, values.process_id)
 

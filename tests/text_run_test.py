@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest
 
 from replay_rl import train
-from replay_rl.lm import hf
+from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
 from tests import tiny_text
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl.lm import architecture
-from replay_rl.lm import hf
 from replay_rl.lm import model
 from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration

@@ -3,8 +3,8 @@
 import pathlib
 
 from replay_rl.run import config as config_lib
-from replay_rl.tasks import builders
-from replay_rl.tasks import problems as problems_lib
+from replay_rl.tasks.text import datasets
+from replay_rl.tasks.text import problems as problems_lib
 from tests import tiny
 from tests import tiny_tokenizer
 
@@ -24,10 +24,10 @@ def settings(folder: pathlib.Path, **changes) -> config_lib.Text:
   if not words.exists():
     words.mkdir(parents=True)
     tiny_tokenizer.write(words)
-    builders.prepare(
+    datasets.prepare(
       {'train': PROBLEMS, 'test': HELD_OUT}, name='sums', out=folder / 'data'
     )
-  problems = folder / 'data' / 'problems' / 'sums' / builders.VERSION
+  problems = folder / 'data' / 'problems' / 'sums' / datasets.VERSION
   return config_lib.Text(
     **{
       'problems': str(problems),

@@ -18,8 +18,8 @@ import random
 import subprocess
 import time
 
-from replay_rl.tasks import verifier_pool
-from replay_rl.tasks import verifiers
+from replay_rl.tasks.verify import verifier_pool
+from replay_rl.tasks.verify import verifiers
 
 BENCHMARKS = (
   'gsm8k',

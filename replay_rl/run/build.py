@@ -13,25 +13,25 @@ import optax
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.lm import architecture
-from replay_rl.lm import hf
-from replay_rl.lm import hf_config
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
+from replay_rl.lm.hf import checkpoint as hf
+from replay_rl.lm.hf import config as hf_config
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import compose
 from replay_rl.replay import sampling
 from replay_rl.rl import advantages
 from replay_rl.rl import losses
-from replay_rl.run import calls
+from replay_rl.run import choices
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import warm_start
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
-from replay_rl.tasks import rewards
 from replay_rl.tasks import task as task_lib
+from replay_rl.tasks.text import rewards
 
 TASKS = {'addition': addition.make, 'countdown': countdown.make}
 KEEP_NEWEST = 'ring()'
@@ -93,15 +93,15 @@ def parts(
       remat=config.optimizer.remat,
     ),
     optimizer=_optimizer(config.optimizer, warmed_up(config.optimizer)),
-    advantage_fn=calls.choose(
+    advantage_fn=choices.choose(
       'loss.advantage',
       config.loss.advantage,
-      calls.functions_like(advantages, 'rewards', 'group_id'),
+      choices.functions_like(advantages, 'rewards', 'group_id'),
     ),
-    loss_fn=calls.choose(
+    loss_fn=choices.choose(
       'loss.policy',
       config.loss.policy,
-      calls.functions_like(losses, *_LOSS_ARGUMENTS),
+      choices.functions_like(losses, *_LOSS_ARGUMENTS),
     ),
     normalizer_fn=_normalizer(config),
     compose_fn=_compose(config, weight_rule),
@@ -166,17 +166,17 @@ def base_weights(
 
 def _task(config: config_lib.Config) -> task_lib.Task | task_lib.TextTask:
   if config.text is None:
-    return calls.choose('task', config.task, TASKS)()
+    return choices.choose('task', config.task, TASKS)()
   # Needs the packages of the extra [math].
-  from replay_rl.tasks import text
+  from replay_rl.tasks.text import text_task
 
   settings = dataclasses.asdict(config.text)
-  reward_fn = calls.total(
+  reward_fn = choices.total(
     'text.reward',
     settings.pop('reward'),
-    calls.functions_like(rewards, *_REWARD_ARGUMENTS),
+    choices.functions_like(rewards, *_REWARD_ARGUMENTS),
   )
-  return text.make(reward_fn=reward_fn, **settings)
+  return text_task.make(reward_fn=reward_fn, **settings)
 
 
 def _transformer(
@@ -257,26 +257,26 @@ def warmed_up(settings: config_lib.Optimizer) -> optax.Schedule:
 
 
 def _normalizer(config: config_lib.Config) -> base.NormalizerFn:
-  return calls.choose(
+  return choices.choose(
     'loss.normalizer',
     config.loss.normalizer,
-    calls.functions_like(losses, 'loss_mask'),
+    choices.functions_like(losses, 'loss_mask'),
   )
 
 
 def _compose(
   config: config_lib.Config, weight_rule: base.SlotRule | None
 ) -> base.ComposeFn:
-  draw = calls.choose(
+  draw = choices.choose(
     'replay.draw',
     config.replay.draw,
-    calls.functions_like(sampling, 'rng_key', 'weights', 'num_draws'),
+    choices.functions_like(sampling, 'rng_key', 'weights', 'num_draws'),
   )
-  rule = weight_rule or calls.product('replay.weights', config.replay.weights)
-  return calls.choose(
+  rule = weight_rule or choices.product('replay.weights', config.replay.weights)
+  return choices.choose(
     'replay.compose',
     config.replay.compose,
-    calls.functions_like(compose, 'state', 'fresh', 'rng_key', 'step'),
+    choices.functions_like(compose, 'state', 'fresh', 'rng_key', 'step'),
     {
       'weight_rule': rule,
       'draw': draw,
@@ -289,7 +289,7 @@ def _keep_rule(config: config_lib.Config) -> base.SlotRule | None:
   if config.replay.keep == KEEP_NEWEST:
     return None
   rows = config.sampler.num_prompts * config.sampler.group_size
-  return calls.product(
+  return choices.product(
     'replay.keep', config.replay.keep, {'num_incoming': rows}
   )
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from replay_rl.parallel import processes
 from replay_rl.run import checksum
-from replay_rl.run import distributed
 from replay_rl.run import iteration
 
 # Checkpoints that could not be read are moved here, beside the folder.
@@ -72,7 +72,7 @@ def restore_latest(
   """
   damaged = {}
   steps = sorted(manager.all_steps(), reverse=True)
-  distributed.check_equal(
+  processes.check_equal(
     f'the checkpoints in {manager.directory}',
     steps,
     'all processes must share that folder',
@@ -99,8 +99,8 @@ def _move_aside(
 ) -> None:
   folder = pathlib.Path(manager.directory)
   target = folder.parent / DAMAGED / f'{step}'
-  with distributed.together(f'moving {folder / str(step)} aside'):
-    if distributed.is_main():
+  with processes.together(f'moving {folder / str(step)} aside'):
+    if processes.is_main():
       target.parent.mkdir(exist_ok=True)
       while target.exists():
         target = target.with_name(target.name + '-again')
@@ -118,10 +118,10 @@ def _restore(
   manager: ocp.CheckpointManager, step: int, like: iteration.RunState
 ) -> iteration.RunState:
   folder = pathlib.Path(manager.directory) / str(step)
-  with distributed.together(f'reading {folder}'):
+  with processes.together(f'reading {folder}'):
     restored = _read(folder, like)
   found = checksum.of_leaves(restored['run'])
-  with distributed.together(f'checking {folder}'):
+  with processes.together(f'checking {folder}'):
     wrong = [
       name
       for name, value in restored['checksums'].items()

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.parallel import processes
 from replay_rl.replay import storage
-from replay_rl.run import distributed
-from replay_rl.run import mesh as mesh_lib
 
 
 def of_leaves(tree: base.PyTree) -> dict[str, int]:
@@ -63,7 +63,7 @@ def _words(array: base.Array) -> base.Array:
 
 @functools.cache
 def _program(sharding: jax.sharding.Sharding | None):
-  return distributed.aligned(
+  return processes.aligned(
     jax.jit(
       lambda leaves: jnp.stack(
         jax.device_put(

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
-from replay_rl.run import distributed
-from replay_rl.run import evaluate
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.parallel import processes
+from replay_rl.run import evaluation
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import sampler_mesh
 from replay_rl.tasks import task as task_lib
 
@@ -91,7 +91,7 @@ def evaluate_fn(
 
   def of_one_seed(params, seed, prompts):
     def sample(generate_fn, num_samples):
-      return evaluate.sample(
+      return evaluation.sample(
         params,
         seed,
         prompts,
@@ -164,7 +164,7 @@ def _judge(
   # As int32, to be summed over processes: rewards bit by bit, right or not, and
   # the number of the status.
   found = np.zeros((3, shape[0], completions.lengths.shape[1]), np.int32)
-  with distributed.together('the verifier'):
+  with processes.together('the verifier'):
     if len(rows):
       judgement = task.judge_fn(
         responses.reshape(-1, responses.shape[2]),
@@ -178,7 +178,7 @@ def _judge(
       )
       for whole, field in zip(found, fields, strict=True):
         whole[:, rows] = np.reshape(field, shape)
-  rewards, is_correct, statuses = distributed.total(found)
+  rewards, is_correct, statuses = processes.total(found)
   return task_lib.Judgement(
     rewards=rewards.view(np.float32),
     is_correct=is_correct.astype(bool),

@@ -16,11 +16,11 @@ import optax
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.lm import architecture
+from replay_rl.parallel import mesh
 from replay_rl.replay import buffer as buffer_lib
 from replay_rl.rl import advantages as advantages_lib
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import ledger as ledger_lib
-from replay_rl.run import mesh
 from replay_rl.run import metrics
 from replay_rl.run import schedule
 from replay_rl.run import update_metrics

@@ -13,12 +13,12 @@ import rich
 import rich.markup
 import rich.progress
 
-from replay_rl.run import distributed
+from replay_rl.parallel import processes
 
 
 def say(text: str) -> None:
   """Tells the user what a program is doing; once, if in many processes."""
-  if distributed.is_main():
+  if processes.is_main():
     rich.print(rich.markup.escape(text))
 
 

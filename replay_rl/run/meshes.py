@@ -2,11 +2,11 @@
 
 import jax
 
+from replay_rl.fit import budget
 from replay_rl.lm import architecture
-from replay_rl.run import budget
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 
 # Name, logical axis and size of what a mesh splits.
 _Sizes = list[tuple[str, str, int]]

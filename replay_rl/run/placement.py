@@ -4,9 +4,9 @@ import jax
 import optax
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import storage
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 
 
 def of_params(

@@ -12,14 +12,14 @@ import numpy as np
 from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import model
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.parallel import processes
 from replay_rl.replay import storage
-from replay_rl.run import distributed
-from replay_rl.run import evaluate
+from replay_rl.run import evaluation
 from replay_rl.run import host_judged
 from replay_rl.run import iteration
 from replay_rl.run import ledger
 from replay_rl.run import logs
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import sampler_mesh as sampler_mesh_lib
 from replay_rl.run import samples as samples_lib
@@ -105,11 +105,11 @@ def build(
     sampler_mesh=sampler_mesh,
   )
   if sampler_mesh is None:
-    act = distributed.aligned(act)
+    act = processes.aligned(act)
 
   def move(program):
     if sampler_mesh is None:
-      return distributed.aligned(jax.jit(program, out_shardings=whole))
+      return processes.aligned(jax.jit(program, out_shardings=whole))
     return sampler_mesh_lib.moved(
       program, parts, mesh=sampler_mesh, out_shardings=whole
     )
@@ -132,7 +132,7 @@ def build(
     )
   else:
     if sampler_mesh is None and buffer_memory == 'device':
-      iterate = distributed.aligned(
+      iterate = processes.aligned(
         jax.jit(
           functools.partial(
             over_seeds, functools.partial(iteration.iterate, parts=parts)
@@ -153,14 +153,14 @@ def build(
         num_samples=num_eval_samples,
       )
     )
-  jitted['init'] = distributed.aligned(
+  jitted['init'] = processes.aligned(
     jax.jit(
       functools.partial(_init_in_place, parts, shardings),
       out_shardings=shardings,
     )
   )
   read = functools.partial(samples_lib.read, num_samples=num_shown)
-  jitted['samples'] = distributed.aligned(
+  jitted['samples'] = processes.aligned(
     jax.jit(functools.partial(over_seeds, read), out_shardings=whole)
   )
   return Programs(
@@ -202,7 +202,7 @@ def _finish_fn(
   whole = mesh_lib.whole(mesh)
   rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec((None, 'rows')))
   remember, learn = (
-    distributed.aligned(
+    processes.aligned(
       jax.jit(
         lambda *args, step=step: over_seeds(
           functools.partial(step, parts=parts), *args
@@ -234,7 +234,7 @@ def _iterate_in_steps(
 ) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
   """Returns the iteration of a task in JAX, program by program."""
   draw_prompts, judge = (
-    distributed.aligned(
+    processes.aligned(
       jax.jit(
         lambda arrays, step=step: over_seeds(
           functools.partial(step, parts=parts), arrays
@@ -261,7 +261,7 @@ def _evaluate_fn(
 ) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
   def of_one_seed(params, seed):
     def rewards(generate_fn, num_samples):
-      return evaluate.sample_rewards(
+      return evaluation.sample_rewards(
         params,
         seed,
         task=task,
@@ -313,5 +313,5 @@ def scores(
   """Evaluates each seed."""
   greedy, sampled = jax.device_get(programs.evaluate(run))
   return [
-    evaluate.summarize(*pair) for pair in zip(greedy, sampled, strict=True)
+    evaluation.summarize(*pair) for pair in zip(greedy, sampled, strict=True)
   ]

@@ -14,8 +14,8 @@ import jax
 
 from replay_rl import base
 from replay_rl.lm import model
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import schedule
 

@@ -22,11 +22,11 @@ import optax
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.lm import model
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.parallel import processes
 from replay_rl.rl import losses
-from replay_rl.run import distributed
 from replay_rl.run import learner
 from replay_rl.run import logs
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
 from replay_rl.tasks import task as task_lib
@@ -86,7 +86,7 @@ def train(
   mesh = jax.sharding.get_mesh()
   # Whole on every device, so that a process can write them.
   whole = None if mesh.empty else mesh_lib.whole(mesh)
-  return distributed.aligned(jax.jit(all_steps, out_shardings=whole))(params)
+  return processes.aligned(jax.jit(all_steps, out_shardings=whole))(params)
 
 
 def load_or_train(
@@ -111,18 +111,18 @@ def load_or_train(
   """
   path = folder / f'{fingerprint(settings)}.npz'
   stored = None
-  if distributed.is_main() and path.exists():
+  if processes.is_main() and path.exists():
     stored = _read(path, len(jax.tree.leaves(like)))
-  if distributed.any_process(stored is not None):
+  if processes.any_process(stored is not None):
     leaves, structure = jax.tree.flatten(like)
     if stored is None:
       stored = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-    found = [jnp.asarray(leaf) for leaf in distributed.from_main(stored)]
+    found = [jnp.asarray(leaf) for leaf in processes.from_main(stored)]
     return jax.tree.unflatten(structure, found)
   logs.say('Training the warm start')
   trained = train_fn()
-  with distributed.together('writing the warm start'):
-    if distributed.is_main():
+  with processes.together('writing the warm start'):
+    if processes.is_main():
       _write(path, [np.asarray(leaf) for leaf in jax.tree.leaves(trained)])
   return trained
 

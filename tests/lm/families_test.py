@@ -8,8 +8,8 @@ from absl.testing import parameterized
 
 from replay_rl.lm import architecture
 from replay_rl.lm import families
-from replay_rl.lm import hf_config
-from replay_rl.lm import hf_layout
+from replay_rl.lm.hf import config as hf_config
+from replay_rl.lm.hf import layout as hf_layout
 from tests import shared_data
 
 _FOLDER = shared_data.folder()

@@ -21,13 +21,13 @@ from transformers.models.llama import modeling_llama as llama
 
 from replay_rl import base
 from replay_rl.lm import families
-from replay_rl.lm import hf
-from replay_rl.lm import hf_config
 from replay_rl.lm import layers
 from replay_rl.lm import model
 from replay_rl.lm import rope
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
+from replay_rl.lm.hf import checkpoint as hf
+from replay_rl.lm.hf import config as hf_config
 
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)  # Tiny models: threads would only wait.

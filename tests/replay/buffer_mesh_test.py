@@ -10,10 +10,10 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import buffer
 from replay_rl.replay import sampling
 from replay_rl.replay import storage
-from replay_rl.run import mesh as mesh_lib
 from tests import collectives
 from tests.replay import buffers
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import buffer
 from replay_rl.replay import storage
-from replay_rl.run import mesh as mesh_lib
 
 # Each with the number of its shards.
 MESHES = (

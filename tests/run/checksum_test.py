@@ -6,8 +6,8 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import checksum
-from replay_rl.run import mesh as mesh_lib
 
 
 def _finalizer(word):

@@ -11,9 +11,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import host_judged
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
 from replay_rl.tasks import task as task_lib

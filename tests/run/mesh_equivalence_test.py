@@ -18,10 +18,10 @@ from replay_rl import base
 from replay_rl import train
 from replay_rl.lm import layers
 from replay_rl.lm import model
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.rl import losses
 from replay_rl.run import build
 from replay_rl.run import learner
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from tests import tiny

@@ -8,7 +8,7 @@ import jax
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.run import budget
+from replay_rl.fit import budget
 from replay_rl.run import build
 from replay_rl.run import meshes
 from tests import tiny

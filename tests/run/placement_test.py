@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from absl.testing import absltest
 
 from replay_rl.lm import model
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from tests import tiny
 

@@ -9,10 +9,10 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import iteration
 from replay_rl.run import ledger
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import programs
 from replay_rl.run import seeds
 from tests import tiny

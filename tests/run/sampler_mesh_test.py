@@ -12,9 +12,9 @@ from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl.lm import model
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import iteration
-from replay_rl.run import mesh as mesh_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from replay_rl.run import sampler_mesh

@@ -1,0 +1,393 @@
+"""Evaluates a language model on benchmarks of problems.
+
+    python -m replay_rl.evaluate --model=DIR --benchmarks=math500,aime24 \\
+        --data_dir=DIR --n=16 --max_new_tokens=4096 --chat --out=DIR
+
+The same command again continues where it stopped: samples are kept in
+`samples-<benchmark>.jsonl`, batch by batch. The scores go to `results.json`.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import pathlib
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import rich.console
+import rich.progress
+from absl import logging as absl_logging
+
+from replay_rl import base
+from replay_rl import rng
+from replay_rl.evaluate import benchmarks as benchmarks_lib
+from replay_rl.evaluate import evaluated
+from replay_rl.evaluate import evaluation_flags
+from replay_rl.evaluate import scores
+from replay_rl.lm import architecture
+from replay_rl.lm import model as model_lib
+from replay_rl.lm import sampler
+from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.lm.hf import checkpoint as hf
+from replay_rl.lm.hf import config as hf_config
+from replay_rl.lm.hf import layout as hf_layout
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.report import scores_table
+from replay_rl.run import logs
+from replay_rl.run import placement
+from replay_rl.run import workdir as workdir_lib
+from replay_rl.tasks.text import prompt_stream
+from replay_rl.tasks.verify import verifiers
+
+RESULTS = 'results.json'
+# Of the intervals, as in the report.
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 9999
+
+
+def main(arguments: list[str] | None = None) -> int:
+  """Evaluates what the flags name; returns the exit code."""
+  options = evaluation_flags.parse(arguments)
+  # Orbax warns that it only reads, which is what it is asked for.
+  absl_logging.set_verbosity(absl_logging.ERROR)
+  try:
+    results = evaluate(options)
+  except (ValueError, ImportError, OSError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  console = rich.console.Console()
+  for table in scores_table.tables(results):
+    console.print(table)
+  print(options.out / RESULTS)
+  return 0
+
+
+def evaluate(options: argparse.Namespace) -> dict[str, Any]:
+  """Samples, judges and scores; returns what it writes to `results.json`.
+
+  Args:
+    options: from `evaluation_flags.parse`.
+
+  Raises:
+    ValueError: a flag that is not allowed, input that cannot be read, or a
+      folder with an evaluation of other settings.
+  """
+  if (options.model is None) == (options.workdir is None):
+    raise ValueError('one of --model and --workdir must be given, not both.')
+  run = None
+  if options.workdir is not None:
+    run = evaluated.read_run(pathlib.Path(options.workdir).expanduser())
+  settings, num_workers = evaluation_flags.resolve(options, run)
+  tokenizer = tokenizer_lib.load(pathlib.Path(settings.tokenizer).expanduser())
+  benchmarks = _benchmarks(options, settings, tokenizer)
+  config = _architecture(settings, run, tokenizer)
+  mesh = mesh_lib.make(settings.mesh)
+  cache = pathlib.Path(options.cache_dir).expanduser()
+  jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
+  program = _program(settings, config, tokenizer)
+  with jax.set_mesh(mesh):
+    _trace(program, settings, config)
+  versions = {
+    name: benchmarks_lib.fingerprints(benchmark)
+    for name, benchmark in benchmarks.items()
+  }
+  baseline = _baseline(options, versions)
+  # Outside of the mesh: each device is written to by itself.
+  params = _params(settings, run, config, mesh)
+  record = settings._asdict() | {
+    'weights': evaluated.fingerprint(params),
+    'benchmarks': versions,
+  }
+  with workdir_lib.locked(options.out), jax.set_mesh(mesh):
+    for note in workdir_lib.claim(options.out, record):
+      warnings.warn(f'{note}: samples may not repeat', stacklevel=2)
+
+    def generate(name, prompts, batch):
+      rng_key = rng.stream_key(settings.eval_seed, f'benchmark/{name}', batch)
+      return program(params, rng_key, prompts.tokens, prompts.lengths)
+
+    with verifiers.Pool(
+      num_workers=num_workers,
+      answer_timeout=settings.answer_timeout,
+      memory_limit=settings.memory_limit,
+      max_answer_chars=settings.max_answer_chars,
+    ) as pool:
+      for name, benchmark in benchmarks.items():
+        with _progress(name, len(benchmark.problems), settings.n) as report:
+          benchmarks_lib.sample(
+            benchmark,
+            _path(options.out, name),
+            num_samples=settings.n,
+            batch_size=settings.batch_size,
+            tokenizer=tokenizer,
+            generate_fn=functools.partial(generate, name),
+            judge_fn=pool.judge,
+            report_fn=report,
+          )
+  results = _results(options, record, benchmarks, baseline)
+  partial = options.out / f'{RESULTS}.partial'
+  partial.write_text(json.dumps(results, indent=2, allow_nan=False) + '\n')
+  partial.replace(options.out / RESULTS)
+  return results
+
+
+def _benchmarks(
+  options: argparse.Namespace,
+  settings: evaluation_flags.Settings,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> dict[str, benchmarks_lib.Benchmark]:
+  chat = None
+  if settings.chat:
+    chat = prompt_stream.Chat(settings.system, settings.chat_variables)
+  found = {
+    name: benchmarks_lib.load(
+      options.data_dir,
+      name,
+      tokenizer,
+      template=settings.template,
+      chat=chat,
+      max_prompt_tokens=settings.max_prompt_tokens,
+    )
+    for name in options.benchmarks
+  }
+  for name, benchmark in found.items():
+    # Else the verifier would refuse it, perhaps after hours.
+    longest = max(len(problem.answer) for problem in benchmark.problems)
+    if longest > settings.max_answer_chars:
+      raise ValueError(
+        f'--max_answer_chars={settings.max_answer_chars}, but an answer of '
+        f'{name} has {longest} characters.'
+      )
+  return found
+
+
+def _architecture(
+  settings: evaluation_flags.Settings,
+  run: evaluated.Run | None,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> architecture.TransformerConfig:
+  max_context = settings.max_prompt_tokens + settings.max_new_tokens
+  if run is None:
+    assert settings.model is not None  # One of the two is given.
+    config = hf_config.read_config(
+      pathlib.Path(settings.model).expanduser(),
+      max_context=max_context,
+      compute_dtype=settings.compute_dtype,
+    )
+  else:
+    config = evaluated.architecture_of(
+      run.model,
+      vocab_size=tokenizer.vocab_size,
+      max_context=max_context,
+      compute_dtype=settings.compute_dtype,
+    )
+  if config.vocab_size < tokenizer.vocab_size:
+    raise ValueError(
+      f'tokenizer: {settings.tokenizer} has {tokenizer.vocab_size} tokens, the '
+      f'model has {config.vocab_size}.'
+    )
+  return config
+
+
+def _params(
+  settings: evaluation_flags.Settings,
+  run: evaluated.Run | None,
+  config: architecture.TransformerConfig,
+  mesh: jax.sharding.Mesh,
+) -> base.PyTree:
+  shardings = placement.of_params(model_lib.logical_axes(config), mesh)
+  if run is None:
+    assert settings.model is not None
+    folder = pathlib.Path(settings.model).expanduser()
+    return hf.load(folder, config, shardings)
+  assert settings.step is not None and settings.seed is not None
+  return evaluated.restore(
+    run,
+    config,
+    step=settings.step,
+    seed=settings.seed,
+    shardings=shardings,
+  )
+
+
+def _program(
+  settings: evaluation_flags.Settings,
+  config: architecture.TransformerConfig,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> Callable[..., tuple[base.Array, base.Array, base.Array]]:
+  """Returns what samples a batch: (params, rng_key, tokens, lengths).
+
+  All benchmarks share it, and its one shape.
+  """
+  graphdef, _ = jax.eval_shape(
+    functools.partial(model_lib.init, config, constrain_fn=mesh_lib.constrain),
+    jax.random.key(0),
+  )
+
+  @jax.jit
+  def program(params, rng_key, tokens, lengths):
+    completions = sampler.generate(
+      graphdef,
+      params,
+      rng_key,
+      mesh_lib.split_rows(base.Prompts(tokens, lengths, None)),
+      max_new_tokens=settings.max_new_tokens,
+      eos_ids=tokenizer.eos_ids,
+      pad_id=tokenizer.pad_id,
+      temperature=settings.temperature,
+      top_k=settings.top_k,
+      top_p=settings.top_p,
+    )
+    return completions.responses, completions.lengths, completions.is_finished
+
+  return program
+
+
+def _trace(
+  program: Callable,
+  settings: evaluation_flags.Settings,
+  config: architecture.TransformerConfig,
+) -> None:
+  """Has the sampler check its settings, before anything is read or written."""
+  lengths = jax.ShapeDtypeStruct((settings.batch_size,), np.int32)
+  tokens = jax.ShapeDtypeStruct(
+    (settings.batch_size, settings.max_prompt_tokens), np.int32
+  )
+  params = hf_layout.abstract_params(config)
+  jax.eval_shape(program, params, jax.random.key(0), tokens, lengths)
+
+
+@contextlib.contextmanager
+def _progress(
+  name: str, num_problems: int, num_samples: int
+) -> Iterator[benchmarks_lib.ReportFn]:
+  """Shows a line while a benchmark is sampled."""
+  columns = (
+    rich.progress.TextColumn('{task.description}'),
+    rich.progress.BarColumn(bar_width=20),
+    rich.progress.TextColumn('{task.fields[problems]} of'),
+    rich.progress.TextColumn(f'{num_problems} problems'),
+    rich.progress.MofNCompleteColumn(),
+    rich.progress.TextColumn('samples {task.fields[rate]:,.0f} tokens/s'),
+    rich.progress.TimeRemainingColumn(),
+  )
+  total = num_problems * num_samples
+  done, tokens = 0, 0
+  started = time.perf_counter()
+  with rich.progress.Progress(*columns) as shown:
+    task = shown.add_task(name, total=total, problems=0, rate=0.0)
+
+    def report(rows, new_tokens):
+      nonlocal done, tokens
+      if not new_tokens and rows:
+        logs.say(f'{name}: {rows} of {total} samples are done')
+      done, tokens = done + rows, tokens + new_tokens
+      shown.update(
+        task,
+        completed=done,
+        problems=done // num_samples,
+        rate=tokens / (time.perf_counter() - started),
+      )
+
+    yield report
+
+
+def _baseline(
+  options: argparse.Namespace, benchmarks: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+  """Returns the results to compare with, checked before any work is done.
+
+  Args:
+    options: flags.
+    benchmarks: fingerprints of the benchmarks, which must be the same there.
+  """
+  if options.baseline is None:
+    return None
+  path = options.baseline / RESULTS
+  try:
+    baseline = json.loads(path.read_text())
+    theirs = baseline['settings']['benchmarks']
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise ValueError(f'baseline: {path} cannot be read: {error!r}') from error
+
+  there, here = (
+    {name: found['problems'] for name, found in versions.items()}
+    for versions in (theirs, benchmarks)
+  )
+  if there != here:
+    raise ValueError(
+      f'baseline: {path} is of the benchmarks {there}, must be of {here}, with '
+      'the same problems.'
+    )
+  return baseline
+
+
+def _results(
+  options: argparse.Namespace,
+  record: dict[str, Any],
+  benchmarks: dict[str, benchmarks_lib.Benchmark],
+  baseline: dict[str, Any] | None,
+) -> dict[str, Any]:
+  found = scores.summarize(
+    {
+      name: benchmarks_lib.outcomes(
+        benchmark, _path(options.out, name), num_samples=record['n']
+      )
+      for name, benchmark in benchmarks.items()
+    },
+    statuses=verifiers.STATUSES,
+    confidence=CONFIDENCE,
+    num_resamples=NUM_RESAMPLES,
+    seed=record['eval_seed'],
+  )
+  intervals = {'confidence': CONFIDENCE, 'num_resamples': NUM_RESAMPLES}
+  results = {'settings': record, 'intervals': intervals} | found
+  if baseline is None:
+    return results
+  constants = {
+    'omega': options.aes_omega,
+    'beta': options.aes_beta,
+    'gamma': options.aes_gamma,
+  }
+  differing = {
+    name: [record[name], baseline['settings'].get(name)]
+    for name in record
+    if name not in _OF_THE_MODEL
+    and record[name] != baseline['settings'].get(name)
+  }
+  return results | {
+    'comparison': {
+      'baseline': str(options.baseline),
+      'constants': constants,
+      'differing_settings': differing,
+    }
+    | scores.compare(found, baseline, **constants)
+  }
+
+
+# Settings in which a model may differ from its baseline without a word.
+_OF_THE_MODEL = (
+  'model',
+  'workdir',
+  'step',
+  'seed',
+  'weights',
+  'benchmarks',
+  'tokenizer',
+  'mesh',
+)
+
+
+def _path(out: pathlib.Path, name: str) -> pathlib.Path:
+  return out / f'samples-{name}.jsonl'
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,294 @@
+"""Samples a language model on benchmarks of problems, batch by batch.
+
+The samples of a benchmark are rows: n to each problem, in order. Batches take
+`batch_size` rows after another, and each is appended to a file once it has been
+judged. What a batch holds depends on its number alone, so that a process which
+continues the file writes what the one before would have written.
+"""
+
+import json
+import pathlib
+import zlib
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from replay_rl import base
+from replay_rl.evaluate import scores
+from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.tasks.text import problems as problems_lib
+from replay_rl.tasks.text import prompt_stream
+from replay_rl.tasks.verify import verifier_worker
+from replay_rl.tasks.verify import verifiers
+
+# (prompts [B], batch number) -> responses [B, R], lengths [B], is_finished [B]
+GenerateFn = Callable[
+  [base.Prompts, int], tuple[base.Array, base.Array, base.Array]
+]
+# (responses, references) -> verdicts
+JudgeFn = Callable[[Sequence[str], Sequence[str]], list[verifiers.Verdict]]
+# (rows judged, tokens generated) of a batch
+ReportFn = Callable[[int, int], None]
+
+
+class Benchmark(NamedTuple):
+  """A set of problems. table: their prompts, in the same order."""
+
+  name: str
+  problems: list[problems_lib.Problem]
+  table: prompt_stream.Table
+
+
+def load(
+  data_dir: pathlib.Path,
+  name: str,
+  tokenizer: tokenizer_lib.Tokenizer,
+  *,
+  template: str,
+  chat: prompt_stream.Chat | None,
+  max_prompt_tokens: int,
+) -> Benchmark:
+  """Reads a benchmark; none of its problems is left out.
+
+  Args:
+    data_dir: holds `name.jsonl`, of lines `{id, problem, answer}`; or else a
+      dataset of that name with a split 'test', see `tasks.builders`.
+    name: of the benchmark.
+    tokenizer: of the model.
+    template: see `prompt_stream.make`; also the two below.
+    chat: how the prompt becomes messages; None for text alone.
+    max_prompt_tokens: prompts are padded to it.
+
+  Raises:
+    ValueError: if there is no such benchmark, a line of it is broken, or a
+      prompt is too long.
+  """
+  problems = _problems(data_dir, name)
+  try:
+    table = prompt_stream.make(
+      problems,
+      tokenizer,
+      template,
+      max_prompt_tokens=max_prompt_tokens,
+      drop_long_prompts=False,
+      chat=chat,
+    )
+  except ValueError as error:
+    raise ValueError(f'benchmark {name!r}: {error}') from error
+  return Benchmark(name, problems, table)
+
+
+def fingerprints(benchmark: Benchmark) -> dict[str, Any]:
+  """Returns what tells another version of a benchmark from this one.
+
+  Returns:
+    'num_problems'; 'problems', a checksum of ids, problems and answers;
+    'prompts', one of the tokens that the model reads.
+  """
+  text = json.dumps(benchmark.problems).encode()
+  table = benchmark.table
+  tokens = [
+    row[:length].tobytes()
+    for row, length in zip(table.tokens, table.lengths, strict=True)
+  ]
+  lengths = table.lengths.tobytes()
+  return {
+    'num_problems': len(benchmark.problems),
+    'problems': f'{zlib.crc32(text):08x}',
+    'prompts': f'{zlib.crc32(b"".join([lengths, *tokens])):08x}',
+  }
+
+
+def sample(
+  benchmark: Benchmark,
+  path: pathlib.Path,
+  *,
+  num_samples: int,
+  batch_size: int,
+  tokenizer: tokenizer_lib.Tokenizer,
+  generate_fn: GenerateFn,
+  judge_fn: JudgeFn,
+  report_fn: ReportFn,
+) -> None:
+  """Samples and judges what the file does not hold yet.
+
+  A batch is judged while the next one is generated.
+
+  Args:
+    benchmark: the problems.
+    path: of the file; created if it is not there. What follows its last whole
+      batch is cut off.
+    num_samples: n, per problem.
+    batch_size: B, rows generated together. The last batch is filled up with
+      rows that are not judged nor written.
+    tokenizer: of the model.
+    generate_fn: samples a batch; a pure function, run asynchronously.
+    judge_fn: judges the text of responses.
+    report_fn: told of each batch, first of all those in the file together.
+
+  Raises:
+    ValueError: if the file holds samples of another evaluation.
+  """
+  kept, size = _read(benchmark, path, num_samples, batch_size)
+  report_fn(len(kept), 0)
+  num_rows = len(benchmark.problems) * num_samples
+  with open(path, 'r+b' if path.exists() else 'wb') as file:
+    file.truncate(size)
+    file.seek(0, 2)
+
+    def finish(places, batch, generated):
+      lines = _lines(
+        benchmark, places, batch, jax.device_get(generated), tokenizer, judge_fn
+      )
+      # One write, so that the batch is whole but for a crash of the system.
+      file.write(''.join(json.dumps(line) + '\n' for line in lines).encode())
+      file.flush()
+      report_fn(len(lines), sum(line['length'] for line in lines))
+
+    pending = None
+    for start in range(len(kept), num_rows, batch_size):
+      rows = np.arange(start, min(start + batch_size, num_rows))
+      filled = np.resize(rows, batch_size)
+      prompts = prompt_stream.take(benchmark.table, filled // num_samples)
+      batch = start // batch_size
+      generated = generate_fn(prompts, batch)
+      if pending is not None:
+        finish(*pending)
+      places = [divmod(int(row), num_samples) for row in rows]
+      pending = (places, batch, generated)
+    if pending is not None:
+      finish(*pending)
+
+
+def outcomes(
+  benchmark: Benchmark, path: pathlib.Path, *, num_samples: int
+) -> scores.Outcomes:
+  """Returns what the complete file of a benchmark holds.
+
+  Raises:
+    ValueError: if it is not complete, or not of this benchmark.
+  """
+  num_rows = len(benchmark.problems) * num_samples
+  lines, _ = _read(benchmark, path, num_samples, 1)
+  if len(lines) != num_rows:
+    raise ValueError(f'{path}: has {len(lines)} of {num_rows} samples.')
+
+  def column(name):
+    values = [line[name] for line in lines]
+    return np.array(values).reshape(-1, num_samples)
+
+  statuses = column('status')
+  return scores.Outcomes(
+    is_correct=statuses == verifier_worker.CORRECT,
+    lengths=column('length'),
+    is_finished=column('is_finished'),
+    statuses=statuses,
+  )
+
+
+_SPLIT = 'test'
+_FIELDS = ('problem', 'sample', 'length', 'is_finished', 'status')
+
+
+def _problems(data_dir: pathlib.Path, name: str) -> list[problems_lib.Problem]:
+  path = data_dir / f'{name}.jsonl'
+  if path.is_file():
+    problems, _ = problems_lib.read(path, source=name, allowed=frozenset())
+    return problems
+  # The folder of a dataset itself, of an official one, of one of ours.
+  for pattern in (name, f'{name}/*', f'problems/{name}/*'):
+    for info in sorted(data_dir.glob(f'{pattern}/dataset_info.json')):
+      from replay_rl.tasks.text import datasets
+
+      return datasets.read(info.parent, split=_SPLIT)
+  there = sorted(file.stem for file in data_dir.glob('*.jsonl'))
+  raise ValueError(
+    f'benchmarks: {name!r} is not in {data_dir}, which has {there}. Put its '
+    f'problems into {path}, each line an object with the strings id, problem '
+    f'and answer; or make a dataset of that name, split {_SPLIT!r}, with '
+    f'scripts/prepare_data.py.'
+  )
+
+
+def _lines(
+  benchmark: Benchmark,
+  places: Sequence[tuple[int, int]],
+  batch: int,
+  generated: tuple[np.ndarray, np.ndarray, np.ndarray],
+  tokenizer: tokenizer_lib.Tokenizer,
+  judge_fn: JudgeFn,
+) -> list[dict[str, Any]]:
+  """Returns a line for each place: the index of a problem, and which of n.
+
+  Rows of the batch beyond the places only fill it.
+  """
+  texts = []
+  for row in range(len(places)):
+    responses, lengths, is_finished = (field[row] for field in generated)
+    # Without the token that ends it, special or not.
+    response = responses[: int(lengths) - int(is_finished)]
+    texts.append(tokenizer.decode(response, skip_special=True))
+  problems = [benchmark.problems[index] for index, _ in places]
+  verdicts = judge_fn(texts, [problem.answer for problem in problems])
+  return [
+    {
+      'problem': problems[row].id,
+      'sample': which,
+      'batch': batch,
+      'status': verdicts[row].status,
+      'answer': verdicts[row].answer,
+      'reference': problems[row].answer,
+      'prompt_tokens': int(benchmark.table.lengths[index]),
+      'length': int(generated[1][row]),
+      'is_finished': bool(generated[2][row]),
+      'response': texts[row],
+    }
+    for row, (index, which) in enumerate(places)
+  ]
+
+
+def _read(
+  benchmark: Benchmark,
+  path: pathlib.Path,
+  num_samples: int,
+  batch_size: int,
+) -> tuple[list[dict[str, Any]], int]:
+  """Returns the lines of the whole batches at the start, and their bytes.
+
+  Whatever follows a line that is torn or damaged counts as not there.
+  """
+  lines, ends = [], [0]
+  num_rows = len(benchmark.problems) * num_samples
+  if path.exists():
+    with open(path, 'rb') as file:
+      for number, raw in enumerate(file):
+        line = _parse(raw)
+        if line is None:
+          break
+        found = (line['problem'], line['sample'])
+        index, which = divmod(number, num_samples)
+        if number >= num_rows or found != (benchmark.problems[index].id, which):
+          raise ValueError(
+            f'{path}: line {number + 1} is sample {found[1]} of problem '
+            f'{found[0]!r}, which is not in its place; the file is of another '
+            'evaluation.'
+          )
+        lines.append(line)
+        ends.append(ends[-1] + len(raw))
+  if len(lines) < num_rows:
+    del lines[len(lines) // batch_size * batch_size :]
+  return lines, ends[len(lines)]
+
+
+def _parse(raw: bytes) -> dict[str, Any] | None:
+  """Returns the line; None if it is torn or damaged."""
+  try:
+    line = json.loads(raw) if raw.endswith(b'\n') else None
+  except ValueError:
+    return None
+  is_whole = isinstance(line, dict) and all(name in line for name in _FIELDS)
+  return line if is_whole else None

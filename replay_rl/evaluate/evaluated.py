@@ -1,0 +1,224 @@
+"""The models to evaluate: of a Hugging Face folder, or of a run."""
+
+import json
+import pathlib
+import zlib
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.lm.hf import layout as hf_layout
+from replay_rl.run import checksum
+from replay_rl.run import config as config_lib
+from replay_rl.run import workdir as workdir_lib
+
+
+class Run(NamedTuple):
+  """What the folder of a run says of it.
+
+  folder: of the run.
+  model: shape of the model.
+  text: its problems, prompts and verifier.
+  seeds: trained side by side.
+  mesh: sizes of the axes of its devices.
+  """
+
+  folder: pathlib.Path
+  model: config_lib.Model
+  text: config_lib.Text
+  seeds: tuple[int, ...]
+  mesh: dict[str, int]
+
+
+def read_run(folder: pathlib.Path) -> Run:
+  """Reads the configuration of a run.
+
+  Raises:
+    ValueError: if there is none, it cannot be read, or the task of the run is
+      not in text.
+  """
+  path = folder / workdir_lib.CONFIG
+  try:
+    config = json.loads(path.read_text(encoding='utf-8'))['config']
+    text = config['text']
+    if text is None:
+      raise ValueError(f'the run is of the task {config["task"]}, not of text')
+    return Run(
+      folder=folder,
+      model=config_lib.Model(**config['model']),
+      text=config_lib.Text(**text),
+      seeds=tuple(config['seed'] + i for i in range(config['num_seeds'])),
+      mesh=config['mesh']['shape'],
+    )
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise ValueError(
+      f'workdir: {path} is not the config of a run in text: {error!r}'
+    ) from error
+
+
+def architecture_of(
+  model: config_lib.Model,
+  *,
+  vocab_size: int,
+  max_context: int,
+  compute_dtype: str,
+) -> architecture.TransformerConfig:
+  """Returns the architecture of a run's model.
+
+  Args:
+    model: the section of its config.
+    vocab_size: of the tokenizer, where the config has None.
+    max_context: tokens of prompt and response.
+    compute_dtype: 'float32' or 'bfloat16'.
+  """
+  shape: dict[str, Any] = vars(model) | {'compute_dtype': compute_dtype}
+  del shape['checkpoint']
+  if shape['vocab_size'] is None:
+    shape['vocab_size'] = vocab_size
+  if shape['rope_scaling'] is not None:
+    shape['rope_scaling'] = architecture.RopeScaling(**shape['rope_scaling'])
+  return architecture.TransformerConfig(max_context=max_context, **shape)
+
+
+def pick_step(folder: pathlib.Path, step: int | None) -> int:
+  """Returns the iterations done at a checkpoint of a run.
+
+  Args:
+    folder: of the run.
+    step: the checkpoint; None for the newest.
+
+  Raises:
+    ValueError: if there is no such checkpoint.
+  """
+  with _open(folder) as manager:
+    steps = sorted(manager.all_steps())
+  if not steps or step not in (None, *steps):
+    raise ValueError(
+      f'step = {step}: {folder / "checkpoints"} holds the steps {steps}.'
+    )
+  return steps[-1] if step is None else step
+
+
+def pick_seed(run: Run, seed: int | None) -> int:
+  """Returns which seed of a run to evaluate.
+
+  Raises:
+    ValueError: if the run has no such seed, or several and none was named.
+  """
+  if seed is None and len(run.seeds) == 1:
+    return run.seeds[0]
+  if seed not in run.seeds:
+    raise ValueError(
+      f'seed = {seed}: {run.folder} has trained the seeds {list(run.seeds)}; '
+      'name one of them.'
+    )
+  return seed
+
+
+def restore(
+  run: Run,
+  config: architecture.TransformerConfig,
+  *,
+  step: int,
+  seed: int,
+  shardings: base.PyTree,
+) -> base.PyTree:
+  """Returns the weights of one seed at a checkpoint of a run.
+
+  Reads the weights alone, without buffer and optimizer. The host has those of
+  all seeds in memory for a moment.
+
+  Args:
+    run: of which.
+    config: architecture.
+    step: of the checkpoint.
+    seed: which of those trained side by side.
+    shardings: for each weight, as `placement.of_params` gives.
+
+  Raises:
+    ValueError: if the checkpoint is damaged, or of another architecture.
+  """
+  row = run.seeds.index(seed)
+  item = {
+    'seed': jax.ShapeDtypeStruct((len(run.seeds),), np.uint32),
+    'learner': {
+      'params': jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+          (len(run.seeds), *leaf.shape), leaf.dtype
+        ),
+        hf_layout.abstract_params(config),
+      )
+    },
+  }
+  where = run.folder / 'checkpoints' / str(step)
+  try:
+    with _open(run.folder) as manager:
+      restored = manager.restore(
+        step,
+        args=ocp.args.Composite(
+          run=ocp.args.PyTreeRestore(
+            item=item,
+            restore_args=jax.tree.map(
+              lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item
+            ),
+            partial_restore=True,
+          ),
+          checksums=ocp.args.JsonRestore(),
+        ),
+      )
+  except Exception as error:  # Orbax and TensorStore raise many kinds.
+    raise ValueError(f'{where} cannot be read: {error}') from error
+  params = restored['run']['learner']['params']
+  _check(params, item['learner']['params'], restored['checksums'], where)
+  found = restored['run']['seed'].tolist()
+  if found != list(run.seeds):
+    raise ValueError(
+      f'{where} holds the seeds {found}, the config says {list(run.seeds)}.'
+    )
+  return jax.tree.map(
+    lambda leaf, sharding: jax.device_put(leaf[row], sharding),
+    params,
+    shardings,
+  )
+
+
+def fingerprint(params: base.PyTree) -> str:
+  """Returns a checksum of weights, the same on any mesh."""
+  sums = np.array(list(checksum.of_leaves(params).values()), np.uint32)
+  return f'{zlib.crc32(sums.tobytes()):08x}'
+
+
+def _open(folder: pathlib.Path) -> ocp.CheckpointManager:
+  """Opens the checkpoints of a run, which may go on meanwhile."""
+  path = (folder / 'checkpoints').resolve()
+  if not path.is_dir():
+    raise ValueError(f'workdir: {path} is not there: the run has no checkpoint')
+  return ocp.CheckpointManager(
+    path, options=ocp.CheckpointManagerOptions(read_only=True)
+  )
+
+
+def _check(
+  params: base.PyTree,
+  wanted: base.PyTree,
+  checksums: dict[str, Any],
+  where: pathlib.Path,
+) -> None:
+  """Raises ValueError if weights are damaged or of another shape."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+  problems = []
+  for (path, leaf), like in zip(leaves, jax.tree.leaves(wanted), strict=True):
+    # As `checkpoint.save` names them: the run is a NamedTuple.
+    name = f'.learner.params{jax.tree_util.keystr(path)}'
+    if leaf.shape != like.shape:
+      problems.append(f'{name} has shape {leaf.shape}, wanted {like.shape}')
+    # Leaf by leaf: one device need not have room for all.
+    elif checksum.of_leaves([leaf]) != {'[0]': checksums.get(name)}:
+      problems.append(f'{name} has another checksum: the file is damaged')
+  if problems:
+    raise ValueError('\n  '.join([f'{where} cannot be used:', *problems]))

@@ -1,0 +1,132 @@
+"""Lower bounds of the time of an iteration, and the arithmetic of replay.
+
+A bound divides the work by the peak of the device: FLOPs by peak FLOP/s, bytes
+by memory bandwidth, and takes the longer. Communication, verification and all
+else come on top, so that a real run takes longer, often several times.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from replay_rl.fit import chips
+from replay_rl.lm import architecture
+from replay_rl.run import config as config_lib
+from replay_rl.run import iteration
+
+
+class Times(NamedTuple):
+  """Seconds per iteration, if every response has its full length.
+
+  prefill: reading the prompts.
+  decode: writing the responses, a token of every row at a time.
+  learner: all updates of the iteration.
+  """
+
+  prefill: float
+  decode: float
+  learner: float
+
+
+class Replay(NamedTuple):
+  """What an iteration generates and learns from, after any warm-up.
+
+  fresh_rollouts: F.
+  generated_tokens: at most, F responses of full length.
+  updates: U.
+  trained_rollouts: rows of the U updates.
+  trained_tokens: of those rows at most, prompts excluded.
+  replay_ratio: trained over fresh rollouts.
+  cost_units: B per update and mu per fresh rollout, see `ledger.prices`.
+  buffer_iterations: iterations that the buffer holds.
+  """
+
+  fresh_rollouts: int
+  generated_tokens: int
+  updates: int
+  trained_rollouts: int
+  trained_tokens: int
+  replay_ratio: float
+  cost_units: float
+  buffer_iterations: float
+
+
+def replay(parts: iteration.Parts, *, num_rows: int, mu: float) -> Replay:
+  """Returns the arithmetic of one iteration of one seed.
+
+  Args:
+    parts: the run.
+    num_rows: of an update.
+    mu: cost of generating a rollout in units of training on one.
+  """
+  fresh = parts.num_prompts * parts.group_size
+  trained = parts.updates_per_iteration * num_rows
+  return Replay(
+    fresh_rollouts=fresh,
+    generated_tokens=fresh * parts.task.max_new_tokens,
+    updates=parts.updates_per_iteration,
+    trained_rollouts=trained,
+    trained_tokens=trained * parts.task.max_new_tokens,
+    replay_ratio=trained / fresh,
+    cost_units=trained + mu * fresh,
+    buffer_iterations=parts.capacity / fresh,
+  )
+
+
+def times(
+  config: config_lib.Config,
+  parts: iteration.Parts,
+  mesh: jax.sharding.AbstractMesh,
+  device: chips.Device,
+  *,
+  num_rows: int,
+  cache_bytes: int,
+) -> Times:
+  """Returns lower bounds for one iteration of all seeds.
+
+  A decode step reads every weight that the device computes with, in the type
+  it computes in, and the whole KV cache, since attention masks columns and
+  skips none. Prefill and learner are bound by FLOPs: 2 N a token forward, twice
+  that backward, once more with remat, and attention over every column. An
+  update also reads and writes weights, gradients and optimizer state.
+
+  Args:
+    config: the run.
+    parts: what was built from it.
+    mesh: the devices.
+    device: each of them.
+    num_rows: of an update.
+    cache_bytes: KV cache of one seed on one device.
+  """
+  transformer, task = parts.transformer, parts.task
+  columns = task.prompt_length + task.max_new_tokens
+  fresh = parts.num_prompts * parts.group_size
+  num_params = architecture.num_params(transformer)
+
+  def seconds(*, flops=0.0, num_bytes=0.0):
+    return max(flops / device.flops, num_bytes / device.bandwidth)
+
+  def forward(num_tokens, context):
+    """FLOPs on one device."""
+    of_token = architecture.flops_per_token(transformer)
+    of_token += architecture.attention_flops(transformer, context)
+    return num_tokens * of_token / mesh.size
+
+  itemsize = jnp.dtype(transformer.compute_dtype).itemsize
+  prefill = seconds(
+    flops=forward(fresh * task.prompt_length, task.prompt_length)
+  )
+  step = seconds(
+    flops=forward(fresh, columns),
+    num_bytes=itemsize * num_params / mesh.shape['tensor'] + cache_bytes,
+  )
+  passes = 4 if config.optimizer.remat else 3
+  update = seconds(flops=passes * forward(num_rows * columns, columns))
+  # Adam reads weight, gradient and two moments, and writes all but the second.
+  update += seconds(num_bytes=7 * 4 * num_params / mesh.size)
+  return Times(
+    prefill=config.num_seeds * prefill,
+    decode=config.num_seeds * task.max_new_tokens * step,
+    learner=config.num_seeds * parts.updates_per_iteration * update,
+  )

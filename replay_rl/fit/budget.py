@@ -1,0 +1,288 @@
+"""The memory that a run needs on each device, before anything is allocated.
+
+What a run keeps is exact: shapes come from the functions that the run itself
+calls, traced on shapes alone, and their split from `placement`. What a program
+needs while it runs is an estimate, from the same functions traced on the share
+of one device: its rows, heads and vocabulary; see `working_memory`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replay_rl import base
+from replay_rl.fit import working_memory
+from replay_rl.lm import architecture
+from replay_rl.lm import model
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.run import config as config_lib
+from replay_rl.run import iteration
+from replay_rl.run import placement
+from replay_rl.tasks import task as task_lib
+
+# Field of a transformer -> logical axis. Weights are gathered along 'embed'
+# before they are used, so that a device computes on the whole width.
+_SPLIT_FIELDS = {
+  'vocab_size': 'vocab',
+  'num_heads': 'heads',
+  'num_kv_heads': 'kv_heads',
+  'd_ff': 'mlp',
+}
+
+
+class Memory(NamedTuple):
+  """Bytes on each device, by what they hold.
+
+  kept: from the first iteration to the last.
+  on_host: of the buffer, in the memory of the host, for each device.
+  programs: name of a program -> what it needs while it runs.
+  checkpoint: bytes of one checkpoint on disk, before compression.
+  """
+
+  kept: dict[str, int]
+  on_host: int
+  programs: dict[str, dict[str, int]]
+  checkpoint: int
+
+  @property
+  def largest_program(self) -> str:
+    """The program at which memory peaks."""
+    return max(
+      self.programs, key=lambda name: sum(self.programs[name].values())
+    )
+
+  @property
+  def total(self) -> int:
+    """Bytes on each device at the peak."""
+    largest = self.programs[self.largest_program]
+    return sum(self.kept.values()) + sum(largest.values())
+
+  @property
+  def largest_term(self) -> str:
+    """The name of the most bytes at the peak."""
+    terms = self.kept | self.programs[self.largest_program]
+    return max(terms, key=lambda name: terms[name])
+
+
+def task_of(config: config_lib.Config) -> task_lib.TextTask | None:
+  """Returns the sizes of a task in text, without its files; else None.
+
+  Raises:
+    ValueError: there is a task in text, and the vocabulary is not given.
+  """
+  if config.text is None:
+    return None
+  if config.model.vocab_size is None:
+    raise ValueError(
+      'model.vocab_size = None: must be given to plan a task in text'
+    )
+  length = config.text.max_prompt_tokens
+
+  def prompts_fn(seed, index, num_prompts):
+    del seed, index
+    return base.Prompts(
+      tokens=np.zeros((num_prompts, length), np.int32),  # pyright: ignore
+      lengths=np.ones(num_prompts, np.int32),  # pyright: ignore
+      references=np.zeros(num_prompts, np.int32),
+    )
+
+  def absent(*_):
+    raise ValueError('a plan has no problems')
+
+  return task_lib.TextTask(
+    vocab_size=config.model.vocab_size,
+    prompt_length=length,
+    max_new_tokens=config.text.max_new_tokens,
+    eos_ids=(0,),
+    pad_id=0,
+    prompts_fn=prompts_fn,
+    eval_prompts_fn=None,
+    judge_fn=absent,
+    reference_fn=absent,
+    decode_fn=absent,
+    statuses=(),
+    notes=(),
+    close_fn=lambda: None,
+  )
+
+
+def abstract_mesh(shape: Mapping[str, int]) -> jax.sharding.AbstractMesh:
+  """Returns a mesh of devices that this machine need not have.
+
+  Raises:
+    ValueError: other axes than `mesh.AXES`, or sizes that are not positive.
+  """
+  if set(shape) != set(mesh_lib.AXES):
+    raise ValueError(
+      f'mesh = {dict(shape)}: must name the axes {mesh_lib.AXES}'
+    )
+  if any(not isinstance(n, int) or n < 1 for n in shape.values()):
+    raise ValueError(
+      f'mesh = {dict(shape)}: sizes must be positive; there are no devices '
+      'that -1 could count'
+    )
+  return jax.sharding.AbstractMesh(
+    tuple(shape[axis] for axis in mesh_lib.AXES),
+    mesh_lib.AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * len(mesh_lib.AXES),
+  )
+
+
+def memory(
+  config: config_lib.Config,
+  parts: iteration.Parts,
+  mesh: jax.sharding.AbstractMesh,
+) -> Memory:
+  """Returns the memory that a run needs on each device.
+
+  Args:
+    config: the run.
+    parts: what was built from it.
+    mesh: the devices.
+
+  Raises:
+    ValueError: the mesh does not divide the weights, the rows or the heads.
+  """
+  run = shapes_of_run(parts, config.num_seeds)
+  share = share_of_device(parts.transformer, mesh)
+  kept, on_host, untied = _kept(run, parts, mesh, config.mesh.buffer_memory)
+  num_rows = rows_of_update(parts, run) // parts.num_microbatches
+  # Of one seed; with several microbatches, their sum and that of the latest.
+  gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
+  sampled = {
+    'sampler': _divide(
+      parts.num_prompts * parts.group_size,
+      'sampler.num_prompts x sampler.group_size',
+      'rows',
+      mesh,
+    )
+  }
+  if config.evaluation.every:
+    evaluation = config.evaluation
+    num_prompts = _divide(
+      evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh
+    )
+    sampled['evaluation'] = num_prompts * evaluation.num_samples
+  programs = {
+    name: working_memory.sampling(share, parts.task, num_rows=rows)
+    for name, rows in sampled.items()
+  }
+  programs['learner'] = {'gradients': gradients} | working_memory.activations(
+    share,
+    num_rows=_divide(num_rows, 'rows of a microbatch', 'rows', mesh),
+    chunk_size=config.optimizer.logits_chunk,
+    remat=config.optimizer.remat,
+  )
+  at_once = config.num_seeds if config.vmap_seeds else 1
+  programs = {
+    program: {name: at_once * size for name, size in terms.items()}
+    for program, terms in programs.items()
+  }
+  # A checkpoint is written from a copy, on the device.
+  programs['checkpoint'] = {'copy of the run': sum(kept.values())}
+  return Memory(
+    kept={name: size for name, size in kept.items() if size},
+    on_host=on_host,
+    programs=programs,
+    checkpoint=sum(map(working_memory.num_bytes, jax.tree.leaves(run))),
+  )
+
+
+def shapes_of_run(parts: iteration.Parts, num_seeds: int) -> iteration.RunState:
+  """Returns a run of `jax.ShapeDtypeStruct`s, with its axis of seeds."""
+  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
+  return jax.eval_shape(
+    lambda params, seeds: jax.vmap(
+      lambda seed: iteration.init(parts, params, seed)
+    )(seeds),
+    params,
+    jax.ShapeDtypeStruct((num_seeds,), np.uint32),
+  )
+
+
+def rows_of_update(parts: iteration.Parts, run: iteration.RunState) -> int:
+  """Returns the rows of an update, those that only fill its shape included."""
+  num_fresh = parts.num_prompts * parts.group_size
+
+  def compose(state, rng_key, step):
+    state, step = jax.tree.map(lambda leaf: leaf[0], (state, step))
+    fresh = base.Fresh(
+      rollouts=jax.tree.map(lambda leaf: leaf[:num_fresh], state.rollouts),
+      slots=jnp.arange(num_fresh),
+      is_valid=jnp.ones(num_fresh, bool),
+    )
+    return parts.compose_fn(state, fresh, rng_key, step).is_valid
+
+  rows = jax.eval_shape(
+    compose, run.buffer, jax.random.key(0), run.learner.step
+  )
+  return rows.shape[0]
+
+
+def share_of_device(
+  transformer: architecture.TransformerConfig,
+  mesh: jax.sharding.AbstractMesh,
+) -> architecture.TransformerConfig:
+  """Returns the transformer that one device computes, by `mesh.RULES`.
+
+  Raises:
+    ValueError: the mesh does not divide a field.
+  """
+  return dataclasses.replace(
+    transformer,
+    **{
+      name: _divide(getattr(transformer, name), f'model.{name}', axis, mesh)
+      for name, axis in _SPLIT_FIELDS.items()
+    },
+  )
+
+
+def _kept(
+  run: iteration.RunState,
+  parts: iteration.Parts,
+  mesh: jax.sharding.AbstractMesh,
+  buffer_memory: str,
+) -> tuple[dict[str, int], int, int]:
+  """Returns bytes by what is kept, on the host, and of the untied weights."""
+  shardings = placement.of_run(
+    run,
+    model.logical_axes(parts.transformer),
+    parts.optimizer,
+    mesh,  # pyright: ignore
+    buffer_memory=buffer_memory,
+  )
+
+  def size(shapes, shardings, is_on_host=False):
+    try:
+      return sum(
+        math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf, sharding in zip(
+          jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True
+        )
+        if (sharding.memory_kind == 'pinned_host') == is_on_host
+      )
+    except ValueError as error:
+      raise ValueError(f'mesh = {dict(mesh.shape)}: {error}') from error
+
+  kept = {
+    'parameters': size(run.learner.params, shardings.learner.params),
+    'optimizer state': size(run.learner.opt_state, shardings.learner.opt_state),
+    'lagged weights': size(run.delay_line, shardings.delay_line),
+    'replay buffer': size(run.buffer, shardings.buffer),
+  }
+  untied = (
+    model.untie(tree) for tree in (run.learner.params, shardings.learner.params)
+  )
+  return kept, size(run.buffer, shardings.buffer, True), size(*untied)
+
+
+def _divide(
+  size: int, name: str, axis: str, mesh: jax.sharding.AbstractMesh
+) -> int:
+  mesh_lib.check(mesh, 'mesh', [(name, axis, size)])
+  return size // mesh_lib.num_parts(mesh, axis)

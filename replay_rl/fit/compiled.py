@@ -1,0 +1,237 @@
+"""Compiles the programs of a run for devices that need not be there.
+
+Nothing is allocated: arguments are shapes with shardings, and the devices of
+the mesh may be a description, as `topology` gives. Bytes are of one device.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replay_rl import base
+from replay_rl.fit import hlo
+from replay_rl.fit import hlo_costs
+from replay_rl.run import config as config_lib
+from replay_rl.run import iteration
+from replay_rl.run import programs as programs_lib
+from replay_rl.tasks import task as task_lib
+
+
+class Memory(NamedTuple):
+  """Bytes on each device, by what XLA counts for one program.
+
+  arguments, outputs: with the padding of the device's layout.
+  aliased: outputs in the place of arguments, which are donated.
+  temporaries: what the program computes on the way.
+  alive: of all these, the most at once. Of a TPU as the compiler says, which
+    accepts programs whose sum is more than the chip has, less what is on the
+    host; elsewhere their sum, for what it says of a CPU leaves temporaries out.
+  code: the program itself.
+  rest_of_run: of the run, which stays, what is not among the arguments.
+  """
+
+  arguments: int
+  outputs: int
+  aliased: int
+  temporaries: int
+  alive: int
+  code: int
+  rest_of_run: int
+
+  @property
+  def peak(self) -> int:
+    """Bytes that are taken while the program runs."""
+    return self.alive + self.code + self.rest_of_run
+
+
+class Program(NamedTuple):
+  """A program as it was compiled.
+
+  name: as in `programs.Programs.jitted`; 'checkpoint' copies the run.
+  memory: None if it did not compile.
+  flops: of its matrix products on one device, loops included.
+  collectives: what the devices exchange; None if XLA could not write the
+    program down.
+  error: why it did not compile, or could not be read; None if all went well.
+  seconds: that compiling took.
+  """
+
+  name: str
+  memory: Memory | None
+  flops: hlo.Times | None
+  collectives: list[hlo_costs.Collective] | None
+  error: str | None
+  seconds: float
+
+
+def measure(
+  name: str,
+  function: Any,
+  *arguments: base.PyTree,
+  mesh: jax.sharding.Mesh,
+  size_of_run: int,
+) -> Program:
+  """Compiles a function and returns what it needs.
+
+  Args:
+    name: to report it by.
+    function: jitted.
+    *arguments: pytrees of `jax.ShapeDtypeStruct`s.
+    mesh: current while the function is traced.
+    size_of_run: bytes of the run on each device; 0 for a program that makes it.
+  """
+  with jax.set_mesh(mesh):
+    lowered = function.lower(*arguments)
+  started = time.perf_counter()
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    seconds = time.perf_counter() - started
+    return Program(name, None, None, None, _first_line(error), seconds)
+  seconds = time.perf_counter() - started
+  analysis = compiled.memory_analysis()
+  assert analysis is not None
+  memory = Memory(
+    arguments=analysis.argument_size_in_bytes,
+    outputs=analysis.output_size_in_bytes,
+    aliased=analysis.alias_size_in_bytes,
+    temporaries=analysis.temp_size_in_bytes,
+    alive=_alive(analysis, mesh.devices.flat[0].platform),
+    code=analysis.generated_code_size_in_bytes,
+    rest_of_run=max(0, size_of_run - analysis.argument_size_in_bytes),
+  )
+  program = Program(name, memory, None, None, None, seconds)
+  try:
+    module = hlo.parse(compiled.as_text() or '')
+  except jax.errors.JaxRuntimeError as error:
+    return program._replace(error=_first_line(error))
+  return program._replace(
+    flops=hlo_costs.flops(module), collectives=hlo_costs.collectives(module)
+  )
+
+
+def programs(
+  config: config_lib.Config, parts: iteration.Parts, mesh: jax.sharding.Mesh
+) -> Iterator[Program]:
+  """Yields each program of a run, in the order in which a run needs them.
+
+  Ends after the first if it does not compile: without 'init' there is no run.
+
+  Args:
+    config: the run.
+    parts: what was built from it.
+    mesh: the devices.
+  """
+  # Not while the mesh is current: no array can be made on a description.
+  jitted = programs_lib.build(
+    parts,
+    num_seeds=config.num_seeds,
+    vmap_seeds=config.vmap_seeds,
+    num_eval_prompts=config.evaluation.num_prompts,
+    num_eval_samples=config.evaluation.num_samples,
+    num_shown=config.logging.num_samples,
+    mesh=mesh,
+    buffer_memory=config.mesh.buffer_memory,
+  ).jitted
+  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
+  seeds = jax.ShapeDtypeStruct((config.num_seeds,), np.uint32)
+  with jax.set_mesh(mesh):
+    run = jitted['init'].eval_shape(params, seeds)
+  if config.model.checkpoint is not None:
+    # They are read to where the run will have them.
+    params = jax.tree.map(_of_one_seed, run.learner.params)
+  first = measure(
+    'init', jitted['init'], params, seeds, mesh=mesh, size_of_run=0
+  )
+  yield first
+  if first.memory is None:
+    return
+  compile_one = functools.partial(
+    measure, mesh=mesh, size_of_run=first.memory.outputs
+  )
+  if 'iterate' in jitted:
+    yield compile_one('iterate', jitted['iterate'], run)
+  else:
+    yield from _in_steps(compile_one, jitted, run, parts, mesh)
+  if config.evaluation.every:
+    prompts = ()
+    if isinstance(parts.task, task_lib.TextTask):
+      found = parts.task.prompts_fn(0, 0, config.evaluation.num_prompts)
+      prompts = (jax.tree.map(_shape, found),)
+    yield compile_one('evaluate', jitted['evaluate'], run, *prompts)
+  if config.logging.samples_every:
+    yield compile_one('samples', jitted['samples'], run)
+  # What `checkpoint.save` holds: a copy of each array, beside the run.
+  copy = jax.jit(lambda run: jax.tree.map(jnp.copy, run))
+  yield compile_one('checkpoint', copy, run)
+
+
+def _in_steps(
+  compile_one: Callable,
+  jitted: Mapping[str, Any],
+  run: iteration.RunState,
+  parts: iteration.Parts,
+  mesh: jax.sharding.Mesh,
+) -> Iterator[Program]:
+  """Yields the programs of an iteration that is not one."""
+  num_seeds = run.seed.shape[0]
+  if isinstance(parts.task, task_lib.TextTask):
+    prompts = jax.tree.map(
+      lambda leaf: _shape(np.stack([leaf] * num_seeds)),
+      parts.task.prompts_fn(0, 0, parts.num_prompts),
+    )
+  else:
+    prompts = jax.eval_shape(
+      jax.vmap(functools.partial(iteration.draw_prompts, parts=parts)), run
+    )
+  yield compile_one('act', jitted['act'], run, prompts)
+  with jax.set_mesh(mesh):
+    _, generation = jitted['act'].eval_shape(run, prompts)
+    rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
+    _, fresh, _ = jitted['remember'].eval_shape(run, generation, rewards)
+  yield compile_one('remember', jitted['remember'], run, generation, rewards)
+  yield compile_one('learn', jitted['learn'], run, fresh)
+
+
+def _alive(analysis: Any, platform: str) -> int:
+  if platform == 'tpu':
+    return (
+      analysis.peak_memory_in_bytes
+      - analysis.host_argument_size_in_bytes
+      - analysis.host_output_size_in_bytes
+      + analysis.host_alias_size_in_bytes
+      - analysis.host_temp_size_in_bytes
+    )
+  return (
+    analysis.argument_size_in_bytes
+    + analysis.output_size_in_bytes
+    - analysis.alias_size_in_bytes
+    + analysis.temp_size_in_bytes
+  )
+
+
+def _shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _of_one_seed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+  """Returns a weight without its axis of seeds."""
+  found = leaf.sharding
+  assert isinstance(found, jax.sharding.NamedSharding)
+  return jax.ShapeDtypeStruct(
+    leaf.shape[1:],
+    leaf.dtype,
+    sharding=found.update(spec=jax.sharding.PartitionSpec(*found.spec[1:])),
+  )
+
+
+def _first_line(error: Exception) -> str:
+  return str(error).splitlines()[0]

@@ -1,0 +1,204 @@
+"""Whether a run fits chips that are elsewhere, as compiled and as planned."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+from replay_rl.fit import budget
+from replay_rl.fit import compiled
+from replay_rl.fit import topology as topology_lib
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.run import config as config_lib
+from replay_rl.run import iteration
+
+# Programs -> those of `budget.memory`, of which the largest counts.
+_PLANNED = {
+  'act': ('sampler',),
+  'learn': ('learner',),
+  'iterate': ('sampler', 'learner'),
+  'evaluate': ('evaluation',),
+  'checkpoint': ('checkpoint',),
+}
+
+
+class Check(NamedTuple):
+  """What came of a run on a mesh.
+
+  topology: the chips.
+  mesh: sizes of the axes.
+  planned: bytes at the peak of each program, by `budget.memory`.
+  programs: as compiled.
+  problems: why it does not fit, a line each.
+  """
+
+  topology: topology_lib.Topology
+  mesh: Mapping[str, int]
+  planned: Mapping[str, int]
+  programs: list[compiled.Program]
+  problems: list[str]
+
+
+def check(
+  config: config_lib.Config,
+  parts: iteration.Parts,
+  topology: topology_lib.Topology,
+  mesh_shape: Mapping[str, int],
+  *,
+  stops_early: bool,
+  say: Callable[[str], None],
+) -> Check:
+  """Compiles all programs of a run.
+
+  Args:
+    config: the run.
+    parts: what was built from it.
+    topology: the chips.
+    mesh_shape: sizes of the axes of `mesh.AXES`, at most one -1.
+    stops_early: whether to leave out what comes after the first program that
+      does not fit.
+    say: is told of each program as soon as it is compiled.
+
+  Raises:
+    ValueError: a mesh that does not divide the run.
+  """
+  mesh = mesh_lib.make(mesh_shape, topology.devices)
+  shape = dict(mesh.shape)
+  planned = planned_peaks(config, parts, shape)
+  result = Check(topology, shape, planned, [], [])
+  for program in compiled.programs(config, parts, mesh):
+    result.programs.append(program)
+    say(
+      f'{topology.name} {axes(shape)}: {program.name} took '
+      f'{program.seconds:.0f} s'
+    )
+    result.problems.extend(_problems(program, topology.memory))
+    if stops_early and result.problems:
+      break
+  return result
+
+
+def planned_peaks(
+  config: config_lib.Config,
+  parts: iteration.Parts,
+  mesh_shape: Mapping[str, int],
+) -> dict[str, int]:
+  """Returns the bytes that `budget.memory` expects, by name of a program."""
+  memory = budget.memory(config, parts, budget.abstract_mesh(mesh_shape))
+  kept = sum(memory.kept.values())
+  terms = {
+    name: kept + sum(terms.values()) for name, terms in memory.programs.items()
+  }
+  return {
+    name: max(terms[planned] for planned in names)
+    for name, names in _PLANNED.items()
+    if all(planned in terms for planned in names)
+  }
+
+
+def smallest(
+  config: config_lib.Config,
+  parts: iteration.Parts,
+  generation: str,
+  mesh_shape: Mapping[str, int] | None,
+  *,
+  memory: float | None,
+  say: Callable[[str], None],
+) -> Iterator[Check | str]:
+  """Yields what was tried, up to the first slice that fits.
+
+  Args:
+    config: the run.
+    parts: what was built from it.
+    generation: of TPU.
+    mesh_shape: what to try, with -1; None for `topology.meshes`, those first
+      that the plan gives the fewest bytes.
+    memory: bytes of a chip, instead of what its maker says.
+    say: see `check`.
+
+  Yields:
+    A check, or a line about a mesh for which nothing need be compiled: it does
+    not divide the run, or not even a copy of the run fits, whose size is exact.
+  """
+  for name in topology_lib.slices(generation):
+    topology = topology_lib.make(name, memory=memory)
+    shapes = [mesh_shape] if mesh_shape else None
+    candidates = []
+    for shape in shapes or topology_lib.meshes(len(topology.devices)):
+      try:
+        shape = dict(mesh_lib.make(shape, topology.devices).shape)
+        planned = planned_peaks(config, parts, shape)
+      except ValueError as error:
+        yield f'{name} {axes(shape)}: {error}'
+        continue
+      if planned['checkpoint'] > topology.memory:
+        needed = gigabytes(planned['checkpoint'])
+        yield (
+          f'{name} {axes(shape)}: the run and its copy for a checkpoint take '
+          f'{needed} GB of {gigabytes(topology.memory)}'
+        )
+        continue
+      candidates.append((max(planned.values()), shape))
+    for _, shape in sorted(candidates, key=lambda candidate: candidate[0]):
+      found = check(config, parts, topology, shape, stops_early=True, say=say)
+      yield found
+      if not found.problems:
+        return
+
+
+def as_json(found: Check) -> dict[str, Any]:
+  """Returns a check as a JSON object: bytes, FLOPs and counts."""
+  return {
+    'topology': found.topology.name,
+    'memory': found.topology.memory,
+    'mesh': dict(found.mesh),
+    'num_chips': len(found.topology.devices),
+    'fits': not found.problems,
+    'problems': found.problems,
+    'programs': {
+      program.name: {
+        'memory': program.memory
+        and program.memory._asdict() | {'peak': program.memory.peak},
+        'planned': found.planned.get(program.name),
+        'peak_over_planned': _ratio(program, found.planned),
+        'flops': program.flops and program.flops._asdict(),
+        'collectives': program.collectives
+        and [
+          collective._asdict() | {'times': collective.times._asdict()}
+          for collective in program.collectives
+        ],
+        'error': program.error,
+        'seconds': round(program.seconds, 1),
+      }
+      for program in found.programs
+    },
+  }
+
+
+def _ratio(
+  program: compiled.Program, planned: Mapping[str, int]
+) -> float | None:
+  if program.memory is None or program.name not in planned:
+    return None
+  return program.memory.peak / planned[program.name]
+
+
+def axes(mesh_shape: Mapping[str, int]) -> str:
+  """Returns the sizes of a mesh in words."""
+  return ' x '.join(f'{axis} {size}' for axis, size in mesh_shape.items())
+
+
+def gigabytes(num_bytes: float) -> str:
+  """Returns bytes in GB, 10^9 to the GB."""
+  return f'{num_bytes / 1e9:.3f}'
+
+
+def _problems(program: compiled.Program, memory: float) -> Iterator[str]:
+  if program.memory is None:
+    yield f'{program.name} does not compile: {program.error}'
+  elif program.memory.peak > memory:
+    yield (
+      f'{program.name} does not fit: {gigabytes(program.memory.peak)} GB of '
+      f'{gigabytes(memory)}'
+    )

@@ -1,0 +1,216 @@
+"""Problems in text: prompts from a data set, answers judged by a verifier."""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import numpy as np
+
+from replay_rl import base
+from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.tasks import task
+from replay_rl.tasks.text import datasets
+from replay_rl.tasks.text import problems as problems_lib
+from replay_rl.tasks.text import prompt_stream
+from replay_rl.tasks.verify import extraction
+from replay_rl.tasks.verify import verifiers
+
+# (is_correct [B], is_formatted [B], lengths [B], is_finished [B]) -> [B]
+ShapingFn = Callable[
+  [np.ndarray, np.ndarray, np.ndarray, np.ndarray], base.Array
+]
+PoolFn = Callable[[], verifiers.Pool]
+
+
+def make(
+  *,
+  problems: str,
+  split: str,
+  evaluation_problems: str | None,
+  evaluation_split: str | None,
+  tokenizer: str,
+  template: str,
+  use_chat_template: bool,
+  system_message: str | None,
+  max_prompt_tokens: int,
+  drop_long_prompts: bool,
+  max_new_tokens: int,
+  reward_fn: ShapingFn,
+  num_workers: int,
+  answer_timeout: float,
+  memory_limit: int,
+  max_answer_chars: int,
+) -> task.TextTask:
+  """Returns the task of answering problems.
+
+  Args:
+    problems: folder of prepared problems.
+    split: of it, to learn from.
+    evaluation_problems: folder of problems to evaluate on; None for none.
+    evaluation_split: of that; None for none.
+    tokenizer: folder of the model's tokenizer.
+    template: see `prompt_stream.make`.
+    use_chat_template: make the prompt a message of the user.
+    system_message: goes before it; None for none.
+    max_prompt_tokens: L.
+    drop_long_prompts: leave out problems with longer prompts.
+    max_new_tokens: R.
+    reward_fn: see `rewards`.
+    num_workers: processes that verify; they start with the first response.
+    answer_timeout: seconds, see `verifiers.Pool`.
+    memory_limit: bytes, see `verifiers.Pool`.
+    max_answer_chars: see `verifiers.Pool`.
+
+  Raises:
+    ValueError: an argument is outside its range, or files are missing.
+  """
+  if system_message is not None and not use_chat_template:
+    raise ValueError(
+      f'system_message = {system_message!r}: must be None without '
+      'use_chat_template'
+    )
+  words = tokenizer_lib.load(tokenizer)
+  as_prompts = functools.partial(
+    prompt_stream.make,
+    tokenizer=words,
+    template=template,
+    max_prompt_tokens=max_prompt_tokens,
+    drop_long_prompts=drop_long_prompts,
+    chat=prompt_stream.Chat(system_message, {}) if use_chat_template else None,
+  )
+  if (evaluation_problems is None) != (evaluation_split is None):
+    raise ValueError(
+      f'evaluation_problems = {evaluation_problems!r} and evaluation_split = '
+      f'{evaluation_split!r}: must both be given, or both be None'
+    )
+  learned = datasets.read(problems, split=split)
+  evaluated = []
+  if evaluation_problems is not None and evaluation_split is not None:
+    evaluated = datasets.read(evaluation_problems, split=evaluation_split)
+  # Rows of the problems to evaluate on come after those to learn from.
+  both = [*learned, *evaluated]
+  table = as_prompts(learned)
+  notes = [_describe('problems', learned, table)]
+  eval_prompts_fn = None
+  if evaluated:
+    eval_table = as_prompts(evaluated)
+    notes.append(_describe('evaluation_problems', evaluated, eval_table))
+    eval_prompts_fn = functools.partial(
+      _first_prompts, eval_table, first_row=len(learned)
+    )
+  pool_fn = functools.cache(
+    lambda: verifiers.Pool(
+      num_workers=num_workers,
+      answer_timeout=answer_timeout,
+      memory_limit=memory_limit,
+      max_answer_chars=max_answer_chars,
+    )
+  )
+  return task.TextTask(
+    vocab_size=words.vocab_size,
+    prompt_length=max_prompt_tokens,
+    max_new_tokens=max_new_tokens,
+    eos_ids=words.eos_ids,
+    pad_id=words.pad_id,
+    prompts_fn=functools.partial(_prompts, table),
+    eval_prompts_fn=eval_prompts_fn,
+    judge_fn=functools.partial(
+      judge,
+      tokenizer=words,
+      problems=both,
+      reward_fn=reward_fn,
+      pool_fn=pool_fn,
+    ),
+    reference_fn=lambda row: both[row].answer,
+    decode_fn=functools.partial(words.decode, skip_special=False),
+    statuses=tuple(_as_name(status) for status in verifiers.STATUSES),
+    notes=tuple(notes),
+    close_fn=lambda: (
+      pool_fn().close() if pool_fn.cache_info().currsize else None
+    ),
+  )
+
+
+def judge(
+  responses: np.ndarray,
+  lengths: np.ndarray,
+  is_finished: np.ndarray,
+  references: np.ndarray,
+  *,
+  tokenizer: tokenizer_lib.Tokenizer,
+  problems: Sequence[problems_lib.Problem],
+  reward_fn: ShapingFn,
+  pool_fn: PoolFn,
+) -> task.Judgement:
+  """Verifies responses and shapes their rewards.
+
+  Args:
+    responses: `[B, R]` int32, right-padded.
+    lengths: `[B]` int32, tokens of each response.
+    is_finished: `[B]` bool, whether it ended with end-of-sequence.
+    references: `[B]` int32, rows of `problems`.
+    tokenizer: of the model.
+    problems: hold the right answers.
+    reward_fn: see `rewards`.
+    pool_fn: returns the verifier.
+  """
+  texts = [
+    tokenizer.decode(row[:length], skip_special=True)
+    for row, length in zip(responses, lengths, strict=True)
+  ]
+  verdicts = pool_fn().judge(texts, [problems[i].answer for i in references])
+  is_correct = np.array([verdict.is_correct for verdict in verdicts])
+  is_formatted = np.array(
+    [verdict.kind == extraction.BOXED for verdict in verdicts]
+  )
+  shaped = reward_fn(
+    is_correct.astype(np.float32),
+    is_formatted.astype(np.float32),
+    lengths,
+    is_finished,
+  )
+  return task.Judgement(
+    rewards=np.asarray(shaped, np.float32),
+    is_correct=is_correct,
+    statuses=np.array([_as_name(verdict.status) for verdict in verdicts]),
+  )
+
+
+def _prompts(
+  table: prompt_stream.Table, seed: int, iteration: int, num_prompts: int
+) -> base.Prompts:
+  positions = prompt_stream.rows(
+    len(table.rows),
+    seed=seed,
+    iteration=iteration,
+    num_prompts=num_prompts,
+  )
+  return prompt_stream.take(table, positions)
+
+
+def _first_prompts(
+  table: prompt_stream.Table, num_prompts: int, *, first_row: int
+) -> base.Prompts:
+  if num_prompts > len(table.rows):
+    raise ValueError(
+      f'num_prompts = {num_prompts}: must be at most the {len(table.rows)} '
+      'problems to evaluate on'
+    )
+  # In an order of their own, since sets are often sorted.
+  prompts = _prompts(table, 0, 0, num_prompts)
+  return prompts._replace(references=prompts.references + np.int32(first_row))
+
+
+def _describe(
+  name: str,
+  problems: Sequence[problems_lib.Problem],
+  table: prompt_stream.Table,
+) -> str:
+  return (
+    f'{name}: {len(problems)} problems, of which {table.num_dropped} are left '
+    f'out for their length; the longest prompt has {table.longest} tokens'
+  )
+
+
+def _as_name(status: str) -> str:
+  return status.replace(' ', '_')

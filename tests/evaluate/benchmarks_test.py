@@ -1,0 +1,320 @@
+"""Tests of sampling benchmarks batch by batch."""
+
+import atexit
+import functools
+import json
+import pathlib
+import shutil
+import tempfile
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.evaluate import benchmarks
+from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.tasks.verify import verifiers
+from tests import tiny_tokenizer
+
+_NAMES = ('x', 'y', 'z')
+_R = 3
+
+
+@functools.cache
+def _tokenizer():
+  folder = pathlib.Path(tempfile.mkdtemp())
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  tiny_tokenizer.write(folder)
+  return tokenizer_lib.load(folder)
+
+
+def _write(path, num_problems=3, answer='{}'):
+  with open(path, 'w') as file:
+    for i in range(num_problems):
+      name = _NAMES[i]
+      line = {'id': name, 'problem': 'Apples ' * i + name, 'answer': str(i)}
+      file.write(json.dumps(line) + '\n')
+
+
+def _judge(responses, references):
+  return [
+    verifiers.Verdict(
+      text == reference,
+      text,
+      'number',
+      'correct' if text == reference else 'wrong',
+    )
+    for text, reference in zip(responses, references, strict=True)
+  ]
+
+
+class BenchmarksTestCase(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = pathlib.Path(folder.name)
+    _write(self.folder / 'some.jsonl')
+    self.benchmark = self.load('some')
+    self.path = self.folder / 'samples.jsonl'
+    self.asked = []
+    self.reports = []
+
+  def load(self, name, **changes):
+    settings = {'template': '{problem}', 'chat': None, 'max_prompt_tokens': 16}
+    return benchmarks.load(
+      self.folder, name, _tokenizer(), **{**settings, **changes}
+    )
+
+  def generate(self, prompts, batch):
+    """Responds to each row with a digit of its batch and place."""
+    self.asked.append((batch, np.asarray(prompts.references).tolist()))
+    B = len(prompts.lengths)
+    digits = np.random.default_rng(batch).integers(0, 3, B)
+    responses = np.full((B, _R), _tokenizer().pad_id, np.int32)
+    responses[:, 0] = [_tokenizer().encode(str(digit))[0] for digit in digits]
+    responses[:, 1] = tiny_tokenizer.STOP
+    # Every third is cut off after one token.
+    is_finished = np.arange(B) % 3 > 0
+    return responses, 1 + is_finished.astype(np.int32), is_finished
+
+  def sample(self, *, n=3, batch_size=4, path=None, judge=_judge, **changes):
+    benchmarks.sample(
+      self.benchmark,
+      path or self.path,
+      num_samples=n,
+      batch_size=batch_size,
+      tokenizer=_tokenizer(),
+      **{
+        'generate_fn': self.generate,
+        'judge_fn': judge,
+        'report_fn': lambda *report: self.reports.append(report),
+        **changes,
+      },
+    )
+
+  def lines(self):
+    return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+class SampleTest(BenchmarksTestCase):
+  def test_rows_are_n_samples_of_each_problem_in_order(self):
+    self.sample()
+    lines = self.lines()
+    self.assertEqual(
+      [(line['problem'], line['sample'], line['batch']) for line in lines],
+      [
+        *(('x', 0, 0), ('x', 1, 0), ('x', 2, 0), ('y', 0, 0)),
+        *(('y', 1, 1), ('y', 2, 1), ('z', 0, 1), ('z', 1, 1)),
+        ('z', 2, 2),
+      ],
+    )
+    self.assertEqual(
+      self.asked,
+      # The last batch is filled with rows of its own.
+      [(0, [0, 0, 0, 1]), (1, [1, 1, 2, 2]), (2, [2, 2, 2, 2])],
+    )
+    self.assertEqual(self.reports, [(0, 0), (4, 6), (4, 6), (1, 1)])
+
+  def test_a_line_says_what_was_generated_and_judged(self):
+    self.sample()
+    digits = np.random.default_rng(1).integers(0, 3, 4)
+    line = self.lines()[7]  # The last of batch 1, cut off.
+    text = str(digits[3])
+    self.assertEqual(
+      line,
+      {
+        'problem': 'z',
+        'sample': 1,
+        'batch': 1,
+        'status': 'correct' if text == '2' else 'wrong',
+        'answer': text,
+        'reference': '2',
+        'prompt_tokens': len(_tokenizer().encode('Apples Apples z')),
+        'length': 1,
+        'is_finished': False,
+        'response': text,
+      },
+    )
+    self.assertEqual([line['length'] for line in self.lines()[:3]], [1, 2, 2])
+
+  def test_the_ending_token_is_not_text_even_if_it_is_not_special(self):
+    ending = _tokenizer().encode('!')[0]
+
+    def generate(prompts, batch):
+      responses, lengths, is_finished = self.generate(prompts, batch)
+      responses[:, 1] = ending
+      return responses, lengths, is_finished
+
+    self.sample(generate_fn=generate)
+    self.assertNotIn('!', ''.join(line['response'] for line in self.lines()))
+
+  def test_special_tokens_are_not_text(self):
+    def generate(prompts, batch):
+      responses, lengths, is_finished = self.generate(prompts, batch)
+      responses[:, 2] = tiny_tokenizer.START
+      return responses, 0 * lengths + 3, 0 * is_finished
+
+    self.sample(generate_fn=generate)
+    responses = {line['response'] for line in self.lines()}
+    self.assertEqual(responses, {'0', '1', '2'})
+
+  def test_a_batch_is_judged_after_the_next_is_asked_for(self):
+    asked = []
+
+    def judge(responses, references):
+      asked.append(len(self.asked))
+      return _judge(responses, references)
+
+    self.sample(judge=judge)
+    self.assertEqual(asked, [2, 3, 3])
+
+
+class ResumeTest(BenchmarksTestCase):
+  def test_a_file_that_was_cut_anywhere_ends_byte_equal(self):
+    self.sample()
+    whole = self.path.read_bytes()
+    first = whole.index(b'\n' + whole.splitlines()[4]) + 1
+    cut = self.folder / 'cut.jsonl'
+    for size in {0, 1, 200, first - 1, first, first + 1, len(whole) - 1}:
+      cut.write_bytes(whole[:size])
+      self.asked.clear()
+      self.reports.clear()
+      self.sample(path=cut)
+      self.assertEqual(cut.read_bytes(), whole, size)
+      num_batches = whole[:size].count(b'\n') // 4
+      self.assertEqual(
+        [batch for batch, _ in self.asked], list(range(num_batches, 3)), size
+      )
+      self.assertEqual(self.reports[0], (4 * num_batches, 0))
+
+  def test_a_process_that_dies_while_judging_leaves_whole_batches(self):
+    self.sample()
+    whole = self.path.read_bytes()
+    self.path.unlink()
+
+    def judge(responses, references):
+      if len(self.asked) == 3 and self.path.read_bytes():
+        raise KeyboardInterrupt
+      return _judge(responses, references)
+
+    self.asked.clear()
+    with self.assertRaises(KeyboardInterrupt):
+      self.sample(judge=judge)
+    self.assertLen(self.lines(), 4)
+    self.sample()
+    self.assertEqual(self.path.read_bytes(), whole)
+
+  def test_a_complete_file_is_left_as_it_is(self):
+    self.sample()
+    whole = self.path.read_bytes()
+    self.asked.clear()
+    self.sample()
+    self.assertEqual(self.asked, [])
+    self.assertEqual(self.path.read_bytes(), whole)
+
+  def test_what_follows_a_damaged_line_is_done_again(self):
+    self.sample()
+    whole = self.path.read_bytes()
+    for number, bad in ((5, b'{"problem": "y"}'), (4, b'{'), (6, b'[]')):
+      lines = whole.splitlines()
+      lines[number] = bad
+      self.path.write_bytes(b'\n'.join(lines) + b'\n')
+      self.asked.clear()
+      self.sample()
+      self.assertEqual(self.path.read_bytes(), whole)
+      self.assertEqual([batch for batch, _ in self.asked], [1, 2])
+
+  @parameterized.parameters(
+    (lambda lines: lines[:1] + lines[2:], 'line 2 is sample 2 of problem .x.'),
+    (lambda lines: lines[3:], 'line 1 is sample 0 of problem .y.'),
+    (lambda lines: lines + lines[-1:], 'line 10 is sample 2 of problem .z.'),
+  )
+  def test_lines_out_of_place_are_refused(self, change, message):
+    self.sample()
+    lines = self.path.read_text().splitlines()
+    self.path.write_text('\n'.join(change(lines)) + '\n')
+    before = self.path.read_bytes()
+    with self.assertRaisesRegex(ValueError, message):
+      self.sample()
+    self.assertEqual(self.path.read_bytes(), before)
+
+
+class OutcomesTest(BenchmarksTestCase):
+  def test_are_those_of_the_lines(self):
+    self.sample(n=2)
+    found = benchmarks.outcomes(self.benchmark, self.path, num_samples=2)
+    lines = self.lines()
+    for row in range(3):
+      for which in range(2):
+        line = lines[2 * row + which]
+        self.assertEqual(
+          [field[row, which] for field in found],
+          [
+            line['response'] == line['reference'],
+            line['length'],
+            line['is_finished'],
+            line['status'],
+          ],
+        )
+    self.assertIn(True, found.is_correct)
+    self.assertIn(False, found.is_correct)
+
+  def test_an_incomplete_file_is_refused(self):
+    self.sample()
+    self.path.write_bytes(self.path.read_bytes()[:-1])
+    with self.assertRaisesRegex(ValueError, 'has 8 of 9 samples'):
+      benchmarks.outcomes(self.benchmark, self.path, num_samples=3)
+
+
+class LoadTest(BenchmarksTestCase):
+  def test_a_missing_benchmark_is_named_with_how_to_get_it(self):
+    with self.assertRaisesRegex(
+      ValueError, r"'nowhere' is not in .*\['some'\].*nowhere.jsonl.*prepare"
+    ):
+      self.load('nowhere')
+
+  @parameterized.parameters('some', 'some/1.0.0', 'problems/some/1.0.0')
+  def test_a_dataset_serves_where_there_is_no_file(self, where):
+    (self.folder / 'some.jsonl').unlink()
+    dataset = self.folder / where
+    dataset.mkdir(parents=True)
+    (dataset / 'dataset_info.json').touch()
+    builders = mock.Mock()
+    builders.read.return_value = self.benchmark.problems[:2]
+    with (
+      mock.patch.dict(
+        'sys.modules', {'replay_rl.tasks.text.datasets': builders}
+      ),
+      mock.patch('replay_rl.tasks.text.datasets', builders, create=True),
+    ):
+      found = self.load('some')
+    builders.read.assert_called_once_with(dataset, split='test')
+    self.assertEqual(found.problems, self.benchmark.problems[:2])
+
+  def test_a_prompt_that_is_too_long_is_refused_with_the_benchmark(self):
+    with self.assertRaisesRegex(
+      ValueError, "benchmark 'some': max_prompt_tokens = 2, but 2 of 3"
+    ):
+      self.load('some', max_prompt_tokens=2)
+
+  def test_fingerprints_tell_problems_answers_and_prompts(self):
+    one = benchmarks.fingerprints(self.benchmark)
+    self.assertEqual(one['num_problems'], 3)
+    templated = benchmarks.fingerprints(
+      self.load('some', template='{problem}?')
+    )
+    self.assertEqual(templated['problems'], one['problems'])
+    self.assertNotEqual(templated['prompts'], one['prompts'])
+    padded = benchmarks.fingerprints(self.load('some', max_prompt_tokens=20))
+    self.assertEqual(padded, one)
+    path = self.folder / 'some.jsonl'
+    path.write_text(path.read_text().replace('"2"', '"3"'))
+    changed = benchmarks.fingerprints(self.load('some'))
+    self.assertNotEqual(changed['problems'], one['problems'])
+    self.assertEqual(changed['prompts'], one['prompts'])
+
+
+if __name__ == '__main__':
+  absltest.main()

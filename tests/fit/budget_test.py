@@ -1,0 +1,327 @@
+"""Tests of the memory that a run is said to need."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl import base
+from replay_rl.fit import budget
+from replay_rl.fit import working_memory
+from replay_rl.lm import architecture
+from replay_rl.lm import model
+from replay_rl.lm import sampler
+from replay_rl.lm import scoring
+from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.rl import losses
+from replay_rl.run import build
+from replay_rl.run import learner
+from replay_rl.run import programs
+from tests import tiny
+
+_ONE = {'data': 1, 'fsdp': 1, 'tensor': 1}
+
+
+def _transformer(**changes) -> architecture.TransformerConfig:
+  """Returns a model of more layers than are unrolled."""
+  fields = {
+    'vocab_size': 512,
+    'd_model': 32,
+    'num_layers': 10,
+    'num_heads': 4,
+    'num_kv_heads': 2,
+    'head_dim': 8,
+    'd_ff': 96,
+    'rope_theta': 1e4,
+    'rope_scaling': None,
+    'norm_eps': 1e-6,
+    'qk_norm': True,
+    'qkv_bias': False,
+    'tied_embeddings': True,
+    'max_context': 64,
+    'compute_dtype': 'float32',
+  }
+  return architecture.TransformerConfig(**(fields | changes))
+
+
+def _compiled_update(transformer, *, num_microbatches, chunk_size, remat):
+  """Returns what XLA says of an update on 4 rows a microbatch."""
+  graphdef, params = jax.eval_shape(
+    functools.partial(model.init, transformer), jax.random.key(0)
+  )
+  optimizer = optax.adamw(1e-3)
+  shape = (4 * num_microbatches, transformer.max_context)
+
+  def array(dtype, shape=shape):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+  rollouts = base.Rollout(
+    array(jnp.int32),
+    array(jnp.bool_),
+    array(jnp.float32),
+    *(array(jnp.float32, shape[:1]) for _ in range(2)),
+    *(array(jnp.int32, shape[:1]) for _ in range(2)),
+  )
+  update = functools.partial(
+    learner.update,
+    logprobs_fn=functools.partial(
+      scoring.token_logprobs,
+      graphdef,
+      temperature=1.0,
+      chunk_size=chunk_size,
+      remat=remat,
+    ),
+    loss_fn=functools.partial(
+      losses.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=None
+    ),
+    normalizer_fn=losses.token_mean,
+    optimizer=optimizer,
+    num_microbatches=num_microbatches,
+  )
+  state = jax.eval_shape(lambda tree: learner.init(tree, optimizer), params)
+  return _analysis(
+    jax.jit(update, donate_argnums=0),
+    state,
+    rollouts,
+    array(jnp.bool_, shape[:1]),
+  )
+
+
+def _analysis(program, *arguments):
+  return program.lower(*arguments).compile().memory_analysis()
+
+
+class ActivationsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ({'vocab_size': 4096}, 1, None, False),
+    ({'vocab_size': 4096}, 2, 16, True),
+    ({'max_context': 128}, 1, None, True),
+    ({}, 1, 16, False),
+  )
+  def test_the_estimate_is_within_a_factor_of_two_of_the_compiler(
+    self, changes, num_microbatches, chunk_size, remat
+  ):
+    transformer = _transformer(**changes)
+    found = _compiled_update(
+      transformer,
+      num_microbatches=num_microbatches,
+      chunk_size=chunk_size,
+      remat=remat,
+    ).temp_size_in_bytes
+    terms = working_memory.activations(
+      transformer, num_rows=4, chunk_size=chunk_size, remat=remat
+    )
+    gradients = 4 * num_microbatches * architecture.num_params(transformer)
+    ratio = (sum(terms.values()) + gradients) / found
+    self.assertGreater(ratio, 0.5)
+    self.assertLess(ratio, 2.0)
+
+  def test_generation_is_within_a_factor_of_two_of_the_compiler(self):
+    transformer = _transformer(vocab_size=4096)
+    parts = build.parts(tiny.config())
+    graphdef, params = jax.eval_shape(
+      functools.partial(model.init, transformer), jax.random.key(0)
+    )
+    prompts = base.Prompts(
+      jax.ShapeDtypeStruct((32, 32), jnp.int32),
+      jax.ShapeDtypeStruct((32,), jnp.int32),
+      None,
+    )
+    generate = functools.partial(
+      sampler.generate,
+      graphdef,
+      max_new_tokens=32,
+      eos_ids=(0,),
+      pad_id=0,
+      temperature=1.0,
+      top_k=None,
+      top_p=None,
+    )
+    found = _analysis(
+      jax.jit(generate), params, jax.random.key(0), prompts
+    ).temp_size_in_bytes
+    task = dataclasses.replace(parts.task, prompt_length=32, max_new_tokens=32)
+    terms = working_memory.sampling(transformer, task, num_rows=32)
+    ratio = sum(terms.values()) / found
+    self.assertGreater(ratio, 0.5)
+    self.assertLess(ratio, 2.0)
+
+  def test_a_smaller_chunk_and_remat_need_less(self):
+    def total(chunk_size, remat):
+      terms = working_memory.activations(
+        _transformer(vocab_size=4096),
+        num_rows=4,
+        chunk_size=chunk_size,
+        remat=remat,
+      )
+      return sum(terms.values())
+
+    whole = total(None, False)
+    self.assertLess(total(16, False), whole)
+    self.assertLess(total(None, True), whole)
+    self.assertLess(total(16, True), min(total(16, False), total(None, True)))
+
+  def test_what_grows_with_the_rows_doubles_with_them(self):
+    once, twice = (
+      working_memory.activations(
+        _transformer(compute_dtype='bfloat16'),
+        num_rows=rows,
+        chunk_size=None,
+        remat=True,
+      )
+      for rows in (4, 8)
+    )
+    for name, size in once.items():
+      factor = 1 if name == 'copies of weights' else 2
+      self.assertEqual(twice[name], factor * size, name)
+    # The embedding, 512 x 32, in bfloat16.
+    self.assertEqual(once['copies of weights'], 512 * 32 * 2)
+
+
+class MemoryTest(parameterized.TestCase):
+  @parameterized.parameters((_ONE, 1), ({'data': 1, 'fsdp': 4, 'tensor': 2}, 2))
+  def test_what_is_kept_is_what_the_run_itself_keeps(self, shape, num_seeds):
+    config = tiny.config(
+      num_seeds=num_seeds,
+      sampler__weight_lag=2,
+      replay__batch_size=16,
+    )
+    parts = build.parts(config)
+    found = budget.memory(config, parts, budget.abstract_mesh(shape))
+    mesh = mesh_lib.make(shape)
+    with jax.set_mesh(mesh):
+      run = programs.build(
+        parts,
+        num_seeds=num_seeds,
+        vmap_seeds=False,
+        num_eval_prompts=1,
+        num_eval_samples=1,
+        num_shown=1,
+        buffer_memory='device',
+        mesh=mesh,
+      ).init(
+        parts.init_params_fn(jax.random.key(0)),
+        jnp.arange(num_seeds, dtype=jnp.uint32),
+      )
+
+    def first_shard(tree):
+      return sum(
+        leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree)
+      )
+
+    self.assertEqual(
+      found.kept,
+      {
+        'parameters': first_shard(run.learner.params),
+        'optimizer state': first_shard(run.learner.opt_state),
+        'lagged weights': first_shard(run.delay_line),
+        'replay buffer': first_shard(run.buffer),
+      },
+    )
+    self.assertEqual(
+      found.checkpoint, sum(leaf.nbytes for leaf in jax.tree.leaves(run))
+    )
+    self.assertEqual(
+      found.programs['checkpoint'],
+      {'copy of the run': sum(found.kept.values())},
+    )
+
+  @parameterized.parameters((1, 1), (2, 2))
+  def test_gradients_are_untied_and_summed_over_microbatches(
+    self, num_microbatches, factor
+  ):
+    config = tiny.config(optimizer__num_microbatches=num_microbatches)
+    parts = build.parts(config)
+    found = budget.memory(config, parts, budget.abstract_mesh(_ONE))
+    vocab_size = parts.transformer.vocab_size
+    num_weights = architecture.num_params(parts.transformer) + 16 * vocab_size
+    self.assertEqual(
+      found.programs['learner']['gradients'], factor * 4 * num_weights
+    )
+
+  def test_the_cache_is_split_over_rows_and_heads(self):
+    config = tiny.config(replay__batch_size=16)
+    parts = build.parts(config)
+    mesh = budget.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
+    found = budget.memory(config, parts, mesh)
+    columns = parts.task.prompt_length + parts.task.max_new_tokens - 1
+
+    def cache(rows, heads):
+      # Keys and values of float32; flags, counters and the shared one.
+      return 2 * heads * 8 * columns * 4 * rows + rows * (columns + 4) + 4
+
+    self.assertEqual(found.programs['sampler']['KV cache'], cache(4, 1))
+    self.assertEqual(found.programs['evaluation']['KV cache'], cache(2, 1))
+
+  def test_seeds_that_run_at_once_need_their_own_temporaries(self):
+    found = []
+    for vmap_seeds in (False, True):
+      config = tiny.config(num_seeds=3, vmap_seeds=vmap_seeds)
+      parts = build.parts(config)
+      found.append(budget.memory(config, parts, budget.abstract_mesh(_ONE)))
+    in_turn, at_once = found
+    self.assertEqual(in_turn.kept, at_once.kept)
+    for program in ('sampler', 'learner', 'evaluation'):
+      self.assertEqual(
+        at_once.programs[program],
+        {name: 3 * n for name, n in in_turn.programs[program].items()},
+      )
+    self.assertEqual(
+      at_once.programs['checkpoint'], in_turn.programs['checkpoint']
+    )
+
+  def test_the_peak_is_what_is_kept_and_the_largest_program(self):
+    memory = budget.Memory(
+      kept={'a': 1, 'b': 4},
+      on_host=100,
+      programs={'x': {'c': 3, 'd': 3}, 'y': {'e': 5}},
+      checkpoint=7,
+    )
+    self.assertEqual(memory.largest_program, 'x')
+    self.assertEqual(memory.total, 11)
+    self.assertEqual(memory.largest_term, 'b')
+
+  def test_words_of_a_buffer_on_the_host_take_nothing_of_the_device(self):
+    shape = {'data': 1, 'fsdp': 2, 'tensor': 1}
+    here, there = (
+      budget.memory(config, build.parts(config), budget.abstract_mesh(shape))
+      for config in (
+        tiny.config(mesh__buffer_memory=memory)
+        for memory in ('device', 'pinned_host')
+      )
+    )
+    # Half of the slots: tokens and log-probabilities of 4 bytes each.
+    parts = build.parts(tiny.config())
+    num_tokens = parts.task.prompt_length + parts.task.max_new_tokens
+    words = 16 * num_tokens * (4 + 4)
+    self.assertEqual((here.on_host, there.on_host), (0, words))
+    self.assertEqual(
+      here.kept['replay buffer'] - there.kept['replay buffer'], words
+    )
+    self.assertEqual(
+      here.programs['checkpoint']['copy of the run']
+      - there.programs['checkpoint']['copy of the run'],
+      words,
+    )
+
+  @parameterized.parameters(
+    ({'data': 1, 'fsdp': 1}, 'must name the axes'),
+    ({'data': 1, 'fsdp': -1, 'tensor': 1}, 'must be positive'),
+    ({'data': 1, 'fsdp': 1, 'tensor': 4}, 'tensor = 4 .* model.num_heads = 2'),
+    ({'data': 1, 'fsdp': 32, 'tensor': 1}, 'divide'),
+    ({'data': 3, 'fsdp': 1, 'tensor': 1}, '= 3 .*num_prompts x .* = 16'),
+    ({'data': 16, 'fsdp': 1, 'tensor': 1}, 'rows of a microbatch = 8'),
+  )
+  def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):
+    config = tiny.config(evaluation__every=0, replay__capacity=96)
+    parts = build.parts(config)
+    with self.assertRaisesRegex(ValueError, message):
+      budget.memory(config, parts, budget.abstract_mesh(shape))
+
+
+if __name__ == '__main__':
+  absltest.main()

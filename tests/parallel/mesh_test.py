@@ -1,0 +1,70 @@
+"""Tests of meshes."""
+
+import jax
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.parallel import mesh
+
+
+class MeshTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ((1, 1, 1), (1, 1, 1)),
+    ((2, 2, 2), (2, 2, 2)),
+    ((-1, 2, 1), (4, 2, 1)),
+    ((2, -1, 4), (2, 1, 4)),
+  )
+  def test_minus_one_takes_the_devices_that_are_left(self, sizes, expected):
+    made = mesh.make(dict(zip(mesh.AXES, sizes, strict=True)))
+    self.assertEqual(tuple(made.shape[axis] for axis in mesh.AXES), expected)
+    self.assertEqual(made.axis_names, mesh.AXES)
+
+  @parameterized.parameters(
+    ({'data': 1, 'fsdp': 1}, 'must name the axes'),
+    ({'data': -1, 'fsdp': -1, 'tensor': 1}, 'at most one -1'),
+    ({'data': 0, 'fsdp': 1, 'tensor': 1}, 'must be positive'),
+    ({'data': -2, 'fsdp': 1, 'tensor': 1}, 'must be positive'),
+    ({'data': 1.0, 'fsdp': 1, 'tensor': 1}, 'must be positive'),
+    ({'data': '1', 'fsdp': 1, 'tensor': 1}, 'must be positive'),
+    ({'data': -1, 'fsdp': 3, 'tensor': 1}, '3 must divide the 8 devices'),
+    ({'data': 4, 'fsdp': 4, 'tensor': 1}, 'needs 16 devices of 8'),
+  )
+  def test_refuses_a_shape_that_does_not_fit(self, shape, message):
+    with self.assertRaisesRegex(ValueError, f'mesh.shape.*{message}'):
+      mesh.make(shape)
+
+  def test_a_spec_splits_the_axes_of_the_table_and_no_other(self):
+    self.assertEqual(
+      mesh.spec(('layers', 'embed', None, 'mlp')),
+      jax.P(None, ('fsdp',), None, ('tensor',)),
+    )
+
+  def test_what_a_mesh_does_not_divide_is_refused_with_the_numbers(self):
+    made = mesh.make({'data': 2, 'fsdp': 2, 'tensor': 2})
+    sizes = [('rows', 'rows', 8), ('heads', 'heads', 4), ('any', 'seeds', 3)]
+    mesh.check(made, 'field', sizes)
+    with self.assertRaisesRegex(
+      ValueError,
+      "^field = {'data': 2, 'fsdp': 2, 'tensor': 2}: data x fsdp = 4 must "
+      'divide rows = 6$',
+    ):
+      mesh.check(made, 'field', [*sizes, ('rows', 'rows', 6)])
+    with self.assertRaisesRegex(
+      ValueError, 'tensor = 2 must divide K = 1; there are fewer than 2 to'
+    ):
+      mesh.check(made, 'field', [('K', 'kv_heads', 1)])
+
+  def test_an_array_stays_as_it_is_on_one_device(self):
+    x = jax.numpy.zeros((3, 2))
+    self.assertIs(mesh.constrain(x, ('rows',)), x)
+    with jax.set_mesh(mesh.make({'data': 1, 'fsdp': 1, 'tensor': 1})):
+      self.assertIs(mesh.constrain(x, ('rows',)), x)
+
+  def test_rows_are_split_over_data_and_fsdp(self):
+    with jax.set_mesh(mesh.make({'data': 2, 'fsdp': 2, 'tensor': 2})):
+      rows = jax.jit(mesh.split_rows)(jax.numpy.zeros((8, 3)))
+    self.assertEqual(rows.addressable_shards[0].data.shape, (2, 3))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,241 @@
+import pathlib
+import runpy
+import sys
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.lm import tokenizer
+from replay_rl.tasks.text import problems as problems_lib
+from replay_rl.tasks.text import prompt_stream
+from tests import shared_data
+from tests import tiny_tokenizer
+
+PROBLEMS = (
+  problems_lib.Problem('a', 'x', '1'),
+  problems_lib.Problem('b', 'x, y and {z}', '2'),
+  problems_lib.Problem('c', '1 + 1?', '3'),
+)
+
+
+def rows(length, **changes):
+  settings = {
+    'seed': 0,
+    'iteration': 0,
+    'num_prompts': length,
+  }
+  return prompt_stream.rows(length, **{**settings, **changes})
+
+
+def stream(length, num_prompts, iterations, **changes):
+  return np.concatenate(
+    [
+      rows(length, num_prompts=num_prompts, iteration=i, **changes)
+      for i in iterations
+    ]
+  )
+
+
+class RowsTest(parameterized.TestCase):
+  def test_a_missing_package_is_answered_with_the_extra(self):
+    with mock.patch.dict(sys.modules, {'grain': None}):
+      with self.assertRaisesRegex(ImportError, r"pip install -e '.\[math\]'"):
+        runpy.run_path(prompt_stream.__file__)
+
+  @parameterized.product(length=[2, 7, 30], num_prompts=[3, 4])
+  def test_each_problem_is_asked_once_in_an_epoch(self, length, num_prompts):
+    # Batches straddle epochs, and can be longer than one.
+    found = stream(length, num_prompts, range(2 * length))
+    epochs = found.reshape(-1, length)
+    self.assertLen(epochs, 2 * num_prompts)
+    np.testing.assert_array_equal(
+      np.sort(epochs, axis=1), np.tile(np.arange(length), (len(epochs), 1))
+    )
+    self.assertEqual(found.dtype, np.int32)
+
+  def test_the_order_is_the_one_of_earlier_runs(self):
+    # With other values, a run continued under another version of grain would
+    # repeat and miss problems.
+    np.testing.assert_array_equal(
+      stream(5, 2, range(5)), [1, 2, 4, 0, 3, 0, 3, 1, 4, 2]
+    )
+
+  @parameterized.parameters(1, 5, 6)
+  def test_the_batch_size_only_cuts_the_stream(self, num_prompts):
+    whole = stream(10, 30, [0])
+    cut = stream(10, num_prompts, range(30 // num_prompts))
+    np.testing.assert_array_equal(cut, whole)
+
+  def test_orders_of_epochs_and_seeds_all_differ(self):
+    orders = {
+      tuple(rows(99, seed=seed, iteration=epoch))
+      for seed in range(4)
+      for epoch in range(5)
+    }
+    self.assertLen(orders, 20)
+
+  def test_orders_of_epochs_and_seeds_are_unrelated(self):
+    orders = [rows(300, seed=s, iteration=i) for s in (0, 1) for i in (0, 1)]
+    correlations = np.corrcoef([*orders, np.arange(300)])
+    # The standard deviation is 1 / sqrt(300) = 0.06.
+    self.assertLess(np.abs(correlations - np.eye(5)).max(), 0.2)
+
+  def test_a_late_iteration_needs_no_earlier_one(self):
+    late = rows(7, iteration=10**12)
+    np.testing.assert_array_equal(np.sort(late), np.arange(7))
+
+  @parameterized.parameters(
+    ({'seed': -1}, 'seed = -1, must be at least 0'),
+    ({'iteration': -1}, 'iteration = -1'),
+    ({'num_prompts': 0}, 'num_prompts = 0, must be at least 1'),
+  )
+  def test_wrong_arguments_are_refused(self, change, message):
+    with self.assertRaisesRegex(ValueError, message):
+      rows(4, **change)
+
+  def test_no_problems_are_refused(self):
+    with self.assertRaisesRegex(ValueError, 'source_length = 0'):
+      rows(0, num_prompts=1)
+
+
+class MakeTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    tiny_tokenizer.write(folder)
+    self.tokenizer = tokenizer.load(folder)
+
+  def make(self, template='{problem}', problems=PROBLEMS, **changes):
+    settings = {'max_prompt_tokens': 60, 'drop_long_prompts': False}
+    return prompt_stream.make(
+      problems, self.tokenizer, template, **{**settings, **changes}
+    )
+
+  def text(self, table, position):
+    ids = table.tokens[position, : table.lengths[position]]
+    return self.tokenizer.decode(ids, skip_special=False)
+
+  def test_prompts_are_the_template_with_the_problem(self):
+    table = self.make('<|start|>{{Q}}: {problem}\n')
+    self.assertEqual(
+      [self.text(table, i) for i in range(3)],
+      ['<|start|>{Q}: x\n', '<|start|>{Q}: x, y and {z}\n']
+      + ['<|start|>{Q}: 1 + 1?\n'],
+    )
+    self.assertEqual(
+      (table.num_dropped, table.longest), (0, max(table.lengths))
+    )
+
+  def test_rows_are_padded_on_the_right(self):
+    table = self.make()
+    self.assertEqual(table.tokens.shape, (3, 60))
+    for array in (table.tokens, table.lengths, table.rows):
+      self.assertEqual(array.dtype, np.int32)
+    for position, problem in enumerate(PROBLEMS):
+      length = table.lengths[position]
+      self.assertEqual(
+        list(table.tokens[position, :length]),
+        self.tokenizer.encode(problem.problem),
+      )
+      padding = table.tokens[position, length:]
+      self.assertTrue(np.all(padding == self.tokenizer.pad_id))
+    self.assertEqual(table.lengths[0], 1)
+
+  def test_chat_puts_the_template_in_the_message_of_the_user(self):
+    chat = prompt_stream.Chat(system='Be {brief}.', variables={'think': True})
+    self.assertEqual(
+      self.text(self.make('Q: {problem}', chat=chat), 0),
+      '<|start|>system\nBe {brief}.<|stop|>\n<|start|>user\nQ: x<|stop|>\n'
+      '<|start|>assistant\n',
+    )
+    chat = prompt_stream.Chat(system=None, variables={})
+    self.assertEqual(
+      self.text(self.make(chat=chat), 0),
+      '<|start|>user\nx<|stop|>\n<|start|>assistant\n<think>',
+    )
+
+  def test_long_prompts_are_refused_or_dropped_and_counted(self):
+    lengths = [len(self.tokenizer.encode(p.problem)) for p in PROBLEMS]
+    self.assertGreater(lengths[1], lengths[2])
+    with self.assertRaisesRegex(
+      ValueError,
+      f'max_prompt_tokens = {lengths[2]}, but 1 of 3 prompts are longer; the '
+      f'longest has {lengths[1]} tokens',
+    ):
+      self.make(max_prompt_tokens=lengths[2])
+    table = self.make(max_prompt_tokens=lengths[2], drop_long_prompts=True)
+    self.assertEqual((table.num_dropped, table.longest), (1, lengths[1]))
+    np.testing.assert_array_equal(table.rows, [0, 2])
+    np.testing.assert_array_equal(table.lengths, [lengths[0], lengths[2]])
+    self.assertEqual(self.text(table, 1), '1 + 1?')
+    whole = self.make(max_prompt_tokens=lengths[1])
+    self.assertLen(whole.rows, 3)
+
+  def test_taken_prompts_refer_to_their_problems(self):
+    limit = len(self.tokenizer.encode(PROBLEMS[2].problem))
+    table = self.make(max_prompt_tokens=limit, drop_long_prompts=True)
+    positions = rows(2, num_prompts=4)
+    prompts = prompt_stream.take(table, positions)
+    self.assertEqual(prompts.tokens.shape, (4, limit))
+    for i in range(4):
+      ids = prompts.tokens[i, : prompts.lengths[i]]
+      problem = PROBLEMS[int(prompts.references[i])]
+      text = self.tokenizer.decode(np.asarray(ids), skip_special=False)
+      self.assertEqual(text, problem.problem)
+    np.testing.assert_array_equal(
+      prompts.references, np.array([0, 2])[positions]
+    )
+
+  @parameterized.parameters(
+    ('no field', r'has the fields \[\]'),
+    ('{problem} {answer}', r"\['problem', 'answer'\]"),
+    ('{problem}{problem}', r"\['problem', 'problem'\]"),
+    ('{question}', r"\['question'\]"),
+    ('{}', r"\[''\]"),
+    ('{problem!r}', r"\['problem'\]"),
+    ('{problem:>9}', r"\['problem'\]"),
+    ('{problem.id}', r"\['problem.id'\]"),
+    (r'{problem} \boxed{', "template = .*Single '{'"),
+    ('{problem}}', "template = .*Single '}'"),
+  )
+  def test_wrong_templates_are_refused(self, template, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self.make(template)
+
+  def test_nothing_to_ask_is_refused(self):
+    with self.assertRaisesRegex(ValueError, 'no prompts: of 0 problems, 0'):
+      self.make(problems=[])
+    with self.assertRaisesRegex(ValueError, 'no prompts: of 3 problems, 3'):
+      self.make(max_prompt_tokens=0, drop_long_prompts=True)
+    empty = problems_lib.Problem('e', '', '1')
+    with self.assertRaisesRegex(ValueError, "'e': its prompt has no tokens"):
+      self.make(problems=[empty])
+
+  @parameterized.parameters(
+    (prompt_stream.BOXED, r'within \boxed{}.'),
+    (prompt_stream.GSM8K, 'after "####".'),
+    (prompt_stream.QUESTION, 'Question: x\nAnswer:'),
+    (prompt_stream.PROBLEM, 'x'),
+  )
+  def test_named_templates_say_what_is_expected(self, template, end):
+    text = self.text(self.make(template, max_prompt_tokens=200), 0)
+    self.assertEndsWith(text, end)
+    self.assertIn('x', text)
+
+
+@absltest.skipIf(shared_data.folder() is None, shared_data.ABSENT)
+class RealProblemsTest(parameterized.TestCase):
+  def test_all_of_gsm8k_is_asked_in_an_epoch(self):
+    problems, _ = problems_lib.read(
+      shared_data.folder() / 'train/gsm8k_train.jsonl',
+      source='train',
+      allowed=frozenset(),
+    )
+    found = stream(len(problems), 64, range(117))[: len(problems)]
+    self.assertLen(set(found.tolist()), 7473)
+
+
+if __name__ == '__main__':
+  absltest.main()
