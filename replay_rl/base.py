@@ -8,6 +8,9 @@ Dimension letters, used in docstrings and as suffixes of local arrays:
   L tokens of a prompt     R tokens of a response            C buffer slots
   G rollouts of a group    P prompts                         D model width
   H heads                  F fresh rollouts of an iteration  S seeds
+
+Scalars of a config are arrays in the compiled program; `Scalar` is the type of
+a constant that may be either, see `constants`.
 """
 
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from typing import NamedTuple
 import jax
 
 Array = jax.Array
+Scalar = float | jax.Array
 PyTree = Any
 Metrics = dict[str, Array]
 
@@ -73,7 +77,13 @@ class Rollout(NamedTuple):
   rewards: `[B]` float32, the verifier's score of the response.
   advantages: `[B]` float32, computed within the group at generation, frozen.
   group_id: `[B]` int32, rollouts of one visit to a prompt share one id.
+  prompt_id: `[B]` uint32, the same at each visit to a prompt: the row of a data
+    set, or a hash of the prompt's tokens.
+  rollout_id: `[B]` uint32, rollouts that the run generated before this one,
+    modulo 2^32.
   policy_version: `[B]` int32, learner step whose weights sampled the rollout.
+  token_versions: `[B, T]` int32, learner step whose weights sampled each token;
+    None where the weights cannot change during a response.
   """
 
   tokens: Array
@@ -82,7 +92,10 @@ class Rollout(NamedTuple):
   rewards: Array
   advantages: Array
   group_id: Array
+  prompt_id: Array
+  rollout_id: Array
   policy_version: Array
+  token_versions: Array | None = None
 
 
 class BufferState(NamedTuple):
@@ -128,52 +141,71 @@ class Draw(NamedTuple):
   num_eligible: Array
 
 
-class Sample(NamedTuple):
-  """Rollouts read from the buffer: a `Draw` with its rows `[B, ...]`."""
-
-  rollouts: Rollout
-  slots: Array
-  probs: Array
-  is_valid: Array
-  num_eligible: Array
-
-
-class Fresh(NamedTuple):
-  """The rollouts of this iteration, already inserted.
-
-  rollouts: `Rollout` `[F, ...]`.
-  slots: `[F]` int32, where `insert` put them; C if it did not store the row.
-  is_valid: `[F]` bool, False for rows dropped by a filter.
-  """
-
-  rollouts: Rollout
-  slots: Array
-  is_valid: Array
-
-
 class Batch(NamedTuple):
-  """Rows of one learner update.
+  """Rows to learn from: fresh rollouts, rows drawn from the buffer, or both.
 
   rollouts: `Rollout` `[B, ...]`.
-  slots: `[B]` int32, the buffer slot of each row; C where not `is_valid`.
+  slots: `[B]` int32, the buffer slot of each row; C where the row is in none.
   is_valid: `[B]` bool, False for rows that only fill the static shape.
   is_fresh: `[B]` bool, True for rows generated in this iteration.
-  num_eligible: `[]` int32, slots the rule would have drawn from.
+  probs: `[B]` float32, probability of the row's slot in one draw; 0 for rows
+    that were not drawn, such as the fresh ones of an on-policy batch.
+  num_eligible: `[]` int32, slots the rows were drawn from.
   """
 
   rollouts: Rollout
   slots: Array
   is_valid: Array
   is_fresh: Array
+  probs: Array
   num_eligible: Array
 
 
 class LearnerState(NamedTuple):
-  """params, opt_state: pytrees. step: `[]` int32, updates done so far."""
+  """The learner.
+
+  params: the weights, a pytree.
+  opt_state: of the optimizer, a pytree.
+  gate_state: of the gate, a pytree.
+  step: `[]` int32, updates that changed the weights.
+  num_tried: `[]` int32, updates begun; with those that a gate refused and those
+    whose batch was empty.
+  num_empty_in_a_row: `[]` int32, latest updates without a valid row.
+  """
 
   params: PyTree
   opt_state: PyTree
+  gate_state: PyTree
   step: Array
+  num_tried: Array
+  num_empty_in_a_row: Array
+
+
+class LossInputs(NamedTuple):
+  """What a policy loss may read. Fields that are None were not computed.
+
+  logprobs: `[B, T]` float, log pi of each token under the learner's weights;
+    the only field with a gradient.
+  behavior_logprobs: `[B, T]` float, log mu of each token, by the sampler.
+  advantages: `[B]` float.
+  loss_mask: `[B, T]` bool, False on rows that are not valid.
+  age: `[B]` int32, learner steps since the policy of the rollout.
+  token_versions: as of `Rollout`.
+  reference_logprobs: `[B, T]` float, under a fixed reference policy.
+  proximal_logprobs: `[B, T]` float, under the weights that clipping is about.
+  statistics: what a `StatisticsFn` returned of the whole batch. A microbatch
+    sees the same statistics as every other one.
+  """
+
+  logprobs: Array
+  behavior_logprobs: Array
+  advantages: Array
+  loss_mask: Array
+  age: Array
+  token_versions: Array | None = None
+  reference_logprobs: Array | None = None
+  proximal_logprobs: Array | None = None
+  statistics: PyTree = None
 
 
 class TokenLoss(NamedTuple):
@@ -187,22 +219,114 @@ class TokenLoss(NamedTuple):
   is_clipped: Array
 
 
+class Outcome(NamedTuple):
+  """What an update saw, before it changed the weights.
+
+  loss: `[]` float32.
+  logprobs: `[B, T]` float32, of the batch under the learner's weights.
+  is_clipped: `[B, T]` bool, tokens whose gradient a bound of the loss cut.
+  row_weights: `[B]` float32, what each row's loss was multiplied by.
+  grad_norm: `[]` float32, global, before clipping.
+  output_projection_grad_norm: `[]` float32, of the output projection alone
+    (with tied embeddings: of its use as output projection).
+  """
+
+  loss: Array
+  logprobs: Array
+  is_clipped: Array
+  row_weights: Array
+  grad_norm: Array
+  output_projection_grad_norm: Array
+
+
+class Proposal(NamedTuple):
+  """An update that a gate is to judge.
+
+  batch: the rows.
+  outcome: what the loss said of them.
+  gradients: pytree like the weights, before clipping and the optimizer.
+  step: `[]` int32, learner step.
+  num_updates_since_fresh: `[]` int32, updates tried before this one since the
+    latest rollouts were generated: 0 for the first.
+  """
+
+  batch: Batch
+  outcome: Outcome
+  gradients: PyTree
+  step: Array
+  num_updates_since_fresh: Array
+
+
+class Verdict(NamedTuple):
+  """What a gate decides.
+
+  is_accepted: `[]` bool; False leaves weights, optimizer and step as they are.
+  ends_reuse: `[]` bool; True leaves out the updates that remain until new
+    rollouts are generated.
+  rate_scale: `[]` float32, the learning rate is multiplied by it.
+  """
+
+  is_accepted: Array
+  ends_reuse: Array
+  rate_scale: Array
+
+
+class Gate(NamedTuple):
+  """An update rule with a state, between the gradients and the optimizer.
+
+  init: () -> state, a pytree of arrays; () if there is none.
+  judge: (state, proposal) -> (verdict, new state). An update whose batch is
+    empty is not shown to it.
+  """
+
+  init: Callable[[], PyTree]
+  judge: Callable[[PyTree, Proposal], tuple[Verdict, PyTree]]
+
+
 # (array, name of each axis or None) -> the same array, split over the devices
 # as these axes are, for activations. Names are those of `mesh.RULES`.
 ConstrainFn = Callable[[Array, tuple[str | None, ...]], Array]
-# A rule takes the buffer and the learner's step and returns one number per
-# slot, `[C]`. As a weight it is non-negative and says how often to sample the
-# slot; as a keep score, the lowest is overwritten first. Weights multiply.
-SlotRule = Callable[[BufferState, Array], Array]
+# (buffer, learner step) -> how often to sample each slot, `[C]` float32, at
+# least 0. Weights multiply, and only their ratios matter.
+WeightRule = Callable[[BufferState, Array], Array]
+# (buffer, learner step) -> score of each slot, `[C]` float32. An insert
+# overwrites the lowest score first.
+KeepRule = Callable[[BufferState, Array], Array]
 # (rng_key, weights [C], num_draws) -> Draw
 DrawFn = Callable[[Array, Array, int], Draw]
-# (buffer, fresh, rng_key, learner step) -> Batch
-ComposeFn = Callable[[BufferState, Fresh, Array, Array], Batch]
+# (buffer, fresh rows, rng_key, learner step) -> Batch
+ComposeFn = Callable[[BufferState, Batch, Array, Array], Batch]
+# (batch, outcome) -> new priorities [B]
+FeedbackFn = Callable[[Batch, Outcome], Array]
 # (rewards [B], group_id [B]) -> advantages [B]
 AdvantageFn = Callable[[Array, Array], Array]
-# (logprobs [B, T], behavior_logprobs [B, T], advantages [B], loss_mask [B, T])
-LossFn = Callable[[Array, Array, Array, Array], TokenLoss]
+# inputs -> loss of each token
+LossFn = Callable[[LossInputs], TokenLoss]
+# inputs of a whole batch, no gradient -> pytree of arrays that no row has a
+# part of, such as a threshold
+StatisticsFn = Callable[[LossInputs], PyTree]
 # loss_mask [B, T] -> weight of each token [B, T]; the loss is the weighted sum
 NormalizerFn = Callable[[Array], Array]
+# batch -> what each row's loss is multiplied by, [B] float32
+RowWeightFn = Callable[[Batch], Array]
 # (responses [B, R], lengths [B], references [B, ...]) -> rewards [B]
 RewardFn = Callable[[Array, Array, PyTree], Array]
+
+
+def required(record: NamedTuple, field: str, reader: str) -> PyTree:
+  """Returns a field that may be None.
+
+  Args:
+    record: such as `LossInputs` or `Rollout`.
+    field: of it.
+    reader: what needs the field, for the message.
+
+  Raises:
+    ValueError: the field is None.
+  """
+  value = getattr(record, field)
+  if value is None:
+    raise ValueError(
+      f'{type(record).__name__}.{field} = None: must be given for {reader}'
+    )
+  return value
