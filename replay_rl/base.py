@@ -30,11 +30,14 @@ class Prompts(NamedTuple):
 
   tokens: `[P, L]` int32, right-padded.
   lengths: `[P]` int32, tokens of each prompt, at least 1.
+  prompt_id: `[P]` uint32, the same at each visit to a prompt: the row of a data
+    set, or a hash of the tokens.
   references: pytree of arrays `[P, ...]`, read by the task's reward function.
   """
 
   tokens: Array
   lengths: Array
+  prompt_id: Array
   references: PyTree
 
 
@@ -77,8 +80,7 @@ class Rollout(NamedTuple):
   rewards: `[B]` float32, the verifier's score of the response.
   advantages: `[B]` float32, computed within the group at generation, frozen.
   group_id: `[B]` int32, rollouts of one visit to a prompt share one id.
-  prompt_id: `[B]` uint32, the same at each visit to a prompt: the row of a data
-    set, or a hash of the prompt's tokens.
+  prompt_id: `[B]` uint32, as of `Prompts`.
   rollout_id: `[B]` uint32, rollouts that the run generated before this one,
     modulo 2^32.
   policy_version: `[B]` int32, learner step whose weights sampled the rollout.
