@@ -9,7 +9,10 @@ setuptools.setup(
   long_description=open('README.md', encoding='utf-8').read(),
   long_description_content_type='text/markdown',
   license='Apache-2.0',
-  packages=setuptools.find_packages(include=['replay_rl', 'replay_rl.*']),
+  # The experiments import each other as `configs`, wherever a run starts.
+  packages=setuptools.find_packages(
+    include=['replay_rl', 'replay_rl.*', 'configs']
+  ),
   python_requires='>=3.11',
   install_requires=[
     'absl-py',

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import machine
 
 from replay_rl import base
-from replay_rl.fit import budget
+from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import chips
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
@@ -65,7 +65,7 @@ def median_seconds(function, repeats):
 
 def measure(config, repeats, profile):
   """Returns seconds of both programs, and the work they do."""
-  parts = build.parts(config, task=budget.task_of(config))
+  parts = build.parts(config, task=memory_lib.task_of(config))
   transformer, task = parts.transformer, parts.task
   rng_key = jax.random.key(0)
   params = jax.jit(parts.init_params_fn)(rng_key)

@@ -25,8 +25,8 @@ from absl import app
 from absl import flags
 
 from replay_rl.replay import buffer
-from replay_rl.replay import rules
 from replay_rl.replay import sampling
+from replay_rl.replay import weights
 
 _QUICK = flags.DEFINE_bool('quick', False, 'Fewer and smaller measurements.')
 _OUT = flags.DEFINE_string(
@@ -133,8 +133,8 @@ def make_operations(capacity, num_calls, rng):
     )
 
   def sample_by_rule(state, rng_key):
-    weights = rules.proportional(state, jnp.int32(0), exponent=EXPONENT)
-    return buffer.sample(state, rng_key, weights, NUM_ROWS, draw=STRATIFIED)
+    weights_C = weights.proportional(state, jnp.int32(0), exponent=EXPONENT)
+    return buffer.sample(state, rng_key, weights_C, NUM_ROWS, draw=STRATIFIED)
 
   def update(state, slots, priorities):
     return buffer.update_priorities(state, slots, priorities**EXPONENT)

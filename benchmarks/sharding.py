@@ -58,6 +58,8 @@ def shapes(num_rows):
     rewards=jax.ShapeDtypeStruct(vector, np.float32),
     advantages=jax.ShapeDtypeStruct(vector, np.float32),
     group_id=jax.ShapeDtypeStruct(vector, np.int32),
+    prompt_id=jax.ShapeDtypeStruct(vector, np.uint32),
+    rollout_id=jax.ShapeDtypeStruct(vector, np.uint32),
     policy_version=jax.ShapeDtypeStruct(vector, np.int32),
   )
 

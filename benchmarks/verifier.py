@@ -31,8 +31,9 @@ import math_verify
 from absl import app
 from absl import flags
 
+from replay_rl.tasks.verify import equality
 from replay_rl.tasks.verify import extraction
-from replay_rl.tasks.verify import verifiers
+from replay_rl.tasks.verify import verifier
 
 _QUICK = flags.DEFINE_bool('quick', False, 'Fewer and smaller measurements.')
 _OUT = flags.DEFINE_string(
@@ -118,7 +119,7 @@ def judge_extracted(responses, references):
   verdicts = []
   for response, reference in zip(responses, references, strict=True):
     answer, _ = extraction.extract(response)
-    verdicts.append(verifiers.verify_parsed(answer, reference))
+    verdicts.append(equality.verify_parsed(answer, reference))
   return verdicts
 
 
@@ -184,7 +185,7 @@ def measure_hostile(pool, num_rows):
     responses[row] = rf'\boxed{{9^{{9^{{9^{{9}}}}}}+{row}}}'
     references[row] = '10'
   started = time.perf_counter()
-  counts = verifiers.count(pool.judge(responses, references))
+  counts = verifier.count(pool.judge(responses, references))
   return {
     'per_second': round(num_rows / (time.perf_counter() - started)),
     'statuses': counts,
@@ -196,8 +197,8 @@ def main(argv):
   logging.disable(logging.CRITICAL)
   num_rows, num_rounds = (128, 2) if _QUICK.value else (512, 3)
   with (
-    verifiers.Pool(num_workers=1, **SETTINGS) as one,
-    verifiers.Pool(num_workers=2, **SETTINGS) as two,
+    verifier.Verifier(num_workers=1, **SETTINGS) as one,
+    verifier.Verifier(num_workers=2, **SETTINGS) as two,
   ):
     sides = {
       'pool of 1': (functools.partial(judge_in, one), one.pids()),

@@ -29,14 +29,13 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from replay_rl.fit import budget
-from replay_rl.fit import compiled
+from replay_rl import command_line
+from replay_rl.fit import compilation
 from replay_rl.fit import fitting
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
 from replay_rl.fit import topology as topology_lib
 from replay_rl.run import build
-from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
 
 _WIDTH = 150  # Columns of the tables, the same in a terminal and in a file.
@@ -105,7 +104,7 @@ def _memory_table(found: fitting.Check) -> rich.table.Table:
     'code + rest of run. TFLOP: matrix products on each chip.',
   )
   grid.add_column('program', no_wrap=True)
-  names = (*compiled.Memory._fields, 'peak')
+  names = (*compilation.Memory._fields, 'peak')
   for name in names:
     grid.add_column(name.replace('_', ' '), justify='right')
   for name in ('of chip', 'planned', 'peak / planned', 'TFLOP'):
@@ -235,15 +234,15 @@ def _found() -> Iterator[fitting.Check | str]:
   if _TOPOLOGY.value is not None:
     # First, for CPU devices are counted when JAX is first used.
     topology = topology_lib.make(_TOPOLOGY.value, memory=memory)
-  parts = build.parts(config, task=budget.task_of(config))
+  experiment = build.experiment(config, build.planned_shape(config))
   if topology is not None:
     mesh_shape = mesh_shape or config.mesh.shape
     yield fitting.check(
-      config, parts, topology, mesh_shape, stops_early=False, say=_note
+      config, experiment, topology, mesh_shape, stops_early=False, say=_note
     )
   elif generation is not None:
     yield from fitting.smallest(
-      config, parts, generation, mesh_shape, memory=memory, say=_note
+      config, experiment, generation, mesh_shape, memory=memory, say=_note
     )
 
 

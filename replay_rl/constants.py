@@ -17,11 +17,17 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
+from typing import TypeVar
 
 import jax
+import numpy as np
+
+Function = TypeVar('Function', bound=Callable)
+_LONGEST_VALUE = 80  # Characters of a value in a message.
 
 
 class Interval(NamedTuple):
@@ -33,10 +39,11 @@ class Interval(NamedTuple):
   has_high: bool
 
   def __contains__(self, value: float) -> bool:
-    """Whether a number is inside; a NaN never is."""
-    above = value >= self.low if self.has_low else value > self.low
-    below = value <= self.high if self.has_high else value < self.high
-    return above and below
+    """Whether a number, rounded to float32, is inside; a NaN never is."""
+    rounded, low, high = np.asarray([value, self.low, self.high], np.float32)
+    above = rounded >= low if self.has_low else rounded > low
+    below = rounded <= high if self.has_high else rounded < high
+    return bool(above and below)
 
   def __str__(self) -> str:
     """As in mathematics: `(0, 1]` has 1 and not 0."""
@@ -59,26 +66,44 @@ FINITE = interval('(-inf, inf)')
 class Constant(NamedTuple):
   """What a signature says of one keyword constant.
 
-  name: of the argument.
-  types: that a value may have, of bool, int, float, str and NoneType, or any
-    class; () if the annotation says nothing.
+  types: that a value may have, such as bool, int, float, str or NoneType; () if
+    the annotation says nothing that can be checked.
   interval: of numbers; None for all, NaN included.
   is_scalar: the annotation admits an array, so that the value is an input of
     the compiled program and not part of it.
+  default: `inspect.Parameter.empty` if a value must be given.
   """
 
-  name: str
   types: tuple[type, ...]
   interval: Interval | None
   is_scalar: bool
+  default: Any
 
 
 @functools.cache
 def of_function(function: Callable) -> Mapping[str, Constant]:
-  """Returns the keyword-only arguments of a function, by name."""
-  hints = typing.get_type_hints(function, include_extras=True)
+  """Returns the keyword-only arguments of a function, by name.
+
+  Args:
+    function: or a `functools.partial` of one.
+
+  Raises:
+    ValueError: an annotation cannot be evaluated.
+  """
+  annotated = function
+  while isinstance(annotated, functools.partial):
+    annotated = annotated.func
+  annotated = inspect.unwrap(annotated)
+  try:
+    hints = typing.get_type_hints(annotated, include_extras=True)
+  except (NameError, TypeError) as error:
+    name = getattr(annotated, '__qualname__', type(annotated).__name__)
+    raise ValueError(
+      f'{name} = {shown(annotated)}: must have annotations that can be '
+      f'evaluated ({error})'
+    ) from error
   return {
-    name: _constant(name, hints.get(name, Any))
+    name: _constant(hints.get(name, Any), parameter.default)
     for name, parameter in inspect.signature(function).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
   }
@@ -88,9 +113,9 @@ def check(owner: str, function: Callable, values: Mapping[str, Any]) -> None:
   """Raises ValueError if a value is not what the signature allows.
 
   Args:
-    owner: what the values were given to, for the message.
+    owner: start of the message, such as the config field that has the values.
     function: whose keyword constants they are.
-    values: of some of them, by name. Arrays are not looked at.
+    values: of some constants, by name. Arrays are not looked at.
   """
   known = of_function(function)
   for name, value in values.items():
@@ -98,7 +123,7 @@ def check(owner: str, function: Callable, values: Mapping[str, Any]) -> None:
       _check_one(f'{owner}{name}', value, known[name])
 
 
-def checked(function: Callable) -> Callable:
+def checked(function: Function) -> Function:
   """Returns the function, which then checks its constants at each call."""
 
   @functools.wraps(function)
@@ -106,29 +131,59 @@ def checked(function: Callable) -> Callable:
     check('', function, kwargs)
     return function(*args, **kwargs)
 
-  return call
+  return typing.cast(Function, call)
 
 
-def _constant(name: str, hint: Any) -> Constant:
-  limits = None
-  if typing.get_origin(hint) is typing.Annotated:
-    hint, *extras = typing.get_args(hint)
-    limits = next((x for x in extras if isinstance(x, Interval)), None)
-  is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-  members = typing.get_args(hint) if is_union else (hint,)
-  plain = tuple(
+def shown(value: Any) -> str:
+  """Returns the `repr` of any value, short enough for a message."""
+  if isinstance(value, int) and value.bit_length() > 64:
+    return f'<int of {value.bit_length()} bits>'
+  try:
+    text = repr(value)
+  except (ValueError, RecursionError):  # Too many digits, or too deep.
+    return f'<{type(value).__name__}>'
+  if len(text) > _LONGEST_VALUE:
+    text = f'{text[: _LONGEST_VALUE - 3]}...'
+  return text
+
+
+def _constant(hint: Any, default: Any) -> Constant:
+  parts = tuple(_parts(hint))
+  limits = [part for part in parts if isinstance(part, Interval)]
+  members = [part for part in parts if not isinstance(part, Interval)]
+  plain = [
     typing.get_origin(member) or member
     for member in members
     if member is not jax.Array
+  ]
+  if any(member is Any or not isinstance(member, type) for member in plain):
+    plain = []
+  return Constant(
+    types=tuple(plain),
+    interval=limits[0] if limits else None,
+    is_scalar=jax.Array in members,
+    default=default,
   )
-  if any(not isinstance(member, type) for member in plain):
-    plain = ()  # Such as a callable type, whose values cannot be compared.
-  return Constant(name, plain, limits, jax.Array in members)
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+  """Yields the members of a union and the intervals of the annotation."""
+  if typing.get_origin(hint) is typing.Annotated:
+    hint, *extras = typing.get_args(hint)
+    yield from (extra for extra in extras if isinstance(extra, Interval))
+    yield from _parts(hint)
+  elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+    for member in typing.get_args(hint):
+      yield from _parts(member)
+  else:
+    yield hint
 
 
 def _check_one(name: str, value: Any, constant: Constant) -> None:
-  if isinstance(value, jax.Array):
+  if isinstance(value, (jax.Array, np.ndarray)):
     return
+  if isinstance(value, np.generic):
+    value = value.item()
   allowed = constant.types
   # An int is a number, and so fits a float. A bool is an int to Python, but is
   # never meant as a number.
@@ -139,17 +194,22 @@ def _check_one(name: str, value: Any, constant: Constant) -> None:
     names = ' or '.join(
       'None' if kind is types.NoneType else kind.__name__ for kind in allowed
     )
-    raise ValueError(f'{name} = {value!r}: must be of type {names}')
+    raise ValueError(f'{name} = {shown(value)}: must be of type {names}')
   if not isinstance(value, (int, float)) or isinstance(value, bool):
     return
-  if not _is_float32(value):
-    raise ValueError(f'{name} = {value!r}: must fit a 32-bit number')
+  if not _fits_32_bits(value):
+    raise ValueError(f'{name} = {shown(value)}: must fit a 32-bit number')
   if constant.interval is not None and value not in constant.interval:
-    raise ValueError(f'{name} = {value!r}: must be in {constant.interval}')
+    raise ValueError(f'{name} = {shown(value)}: must be in {constant.interval}')
 
 
-def _is_float32(value: float) -> bool:
-  """Whether a number does not overflow a float32 or an int32."""
+def _fits_32_bits(value: float) -> bool:
+  """Whether a number neither overflows nor becomes denormal in the program."""
   if isinstance(value, int):
     return -(2**31) <= value < 2**31
-  return not math.isfinite(value) or abs(value) < 3.4e38
+  limits = np.finfo(np.float32)
+  return (
+    value == 0
+    or not math.isfinite(value)
+    or float(limits.tiny) <= abs(value) <= float(limits.max)
+  )

@@ -22,12 +22,12 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
+from replay_rl import command_line
 from replay_rl.fit import bounds
-from replay_rl.fit import budget
 from replay_rl.fit import chips
+from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
 from replay_rl.run import build
-from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
 
 # Of a device's memory; the runtime and fragments take the rest.
@@ -36,8 +36,8 @@ USABLE = 0.9
 _ADVICE = {
   'parameters': 'more fsdp or tensor',
   'optimizer state': 'more fsdp or tensor',
-  'lagged weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
-  'replay buffer': 'a smaller replay.capacity (it is whole on every device)',
+  'published weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
+  'replay buffer': 'a smaller replay.capacity, more data or fsdp',
   'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
   'gradients': 'more fsdp or tensor',
   'kept for the backward pass': (
@@ -98,7 +98,7 @@ class Plan:
   mesh: Mapping[str, int]
   num_params: int
   limit: float
-  memory: budget.Memory
+  memory: memory_lib.Memory
   times: bounds.Times
   replay: bounds.Replay
 
@@ -123,10 +123,9 @@ def plan(
       the run.
   """
   chip = chips.named(device)
-  abstract_mesh = budget.abstract_mesh(mesh)
-  parts = build.parts(config, task=budget.task_of(config))
-  memory = budget.memory(config, parts, abstract_mesh)
-  num_rows = budget.rows_of_update(parts, budget.shapes_of_run(parts, 1))
+  abstract_mesh = memory_lib.abstract_mesh(mesh)
+  parts = build.experiment(config, build.planned_shape(config)).parts
+  memory = memory_lib.memory(config, parts, abstract_mesh)
   seeds_at_once = config.num_seeds if config.vmap_seeds else 1
   return Plan(
     device=device,
@@ -139,10 +138,13 @@ def plan(
       parts,
       abstract_mesh,
       chip,
-      num_rows=num_rows,
       cache_bytes=memory.programs['sampler']['KV cache'] // seeds_at_once,
     ),
-    replay=bounds.replay(parts, num_rows=num_rows, mu=config.mu),
+    replay=bounds.replay(
+      parts,
+      updates_per_iteration=config.replay.updates_per_iteration,
+      mu=config.mu,
+    ),
   )
 
 

@@ -18,32 +18,35 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import app
 from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from replay_rl import base
+from replay_rl import command_line
 from replay_rl.parallel import processes
 from replay_rl.run import build
 from replay_rl.run import checkpoint
-from replay_rl.run import command_line
 from replay_rl.run import config as config_lib
-from replay_rl.run import iteration as iteration_lib
+from replay_rl.run import evaluation
 from replay_rl.run import logs
-from replay_rl.run import meshes
+from replay_rl.run import placement
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
+from replay_rl.run import state
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
 
 TERMINATED = 128 + signal.SIGTERM
+MAX_EMPTY_UPDATES = 10  # In a row; then the run stops.
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'File of configs/, with --config.field=value to override.'
@@ -77,13 +80,17 @@ class DivergedError(ValueError):
   """A loss, gradient or reward is not finite."""
 
 
+class EmptyUpdatesError(ValueError):
+  """Update after update, no row could be learned from."""
+
+
 def train(
   config: config_lib.Config,
   workdir: str | pathlib.Path,
   *,
-  weight_rule: base.SlotRule | None = None,
   stop_after: int | None = None,
-) -> iteration_lib.RunState:
+  **functions: Callable,
+) -> state.RunState:
   """Trains a run to its last iteration, from where its folder says it is.
 
   With many processes, all of them call it with the same arguments.
@@ -91,8 +98,10 @@ def train(
   Args:
     config: the run.
     workdir: its folder, the same for all processes.
-    weight_rule: a rule to sample by instead of `config.replay.weights`.
     stop_after: iterations of the run after which to stop as on SIGTERM.
+    **functions: to use in place of what the config names, such as
+      `weights=my_rule`; see `build.experiment` for the kinds, and 'task' and
+      'reward'. The folder records a hash of their sources.
 
   Returns:
     The run, each array with a leading axis `[S]` of seeds.
@@ -102,52 +111,57 @@ def train(
       a run that diverged.
   """
   workdir = pathlib.Path(workdir)
-  with processes.together('reading the config'):
-    parts = build.parts(config, weight_rule=weight_rule)
-    mesh, sampler_mesh = meshes.of_run(config, parts)
-  processes.check_mesh(mesh)
-  cache = pathlib.Path(config.cache_dir).expanduser()
-  jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   with contextlib.ExitStack() as stack:
-    stack.callback(task_lib.close, parts.task)
-    _enter(workdir, config, stack)
+    with processes.together('reading the config'):
+      task = build.task(config, functions)
+      stack.callback(task_lib.close, task)
+      experiment = build.experiment(config, task.shape, functions)
+      mesh, sampler_mesh = placement.meshes_of_run(config, experiment.parts)
+    processes.check_mesh(mesh)
+    cache = pathlib.Path(config.cache_dir).expanduser()
+    jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
+    _enter(workdir, config, experiment.records, stack)
     stack.enter_context(jax.set_mesh(mesh))
-    for note in task_lib.notes(parts.task):
+    for note in task_lib.notes(task):
       logs.say(note)
     programs = programs_lib.build(
-      parts,
-      num_seeds=config.num_seeds,
-      vmap_seeds=config.vmap_seeds,
-      num_eval_prompts=config.evaluation.num_prompts,
-      num_eval_samples=config.evaluation.num_samples,
-      num_shown=config.logging.num_samples,
-      mesh=mesh,
-      sampler_mesh=sampler_mesh,
-      buffer_memory=config.mesh.buffer_memory,
+      experiment.parts,
+      task,
+      programs_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
     seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
-    run = programs.init(build.base_weights(config, parts), seeds)
+    run = programs.init(
+      build.base_weights(config, experiment.parts, task),
+      seeds,
+      state.of_seeds(experiment.parts.hyper, config.num_seeds),
+    )
     manager = checkpoint.open_folder(
       workdir / 'checkpoints', keep=config.checkpoint.keep
     )
     with contextlib.closing(manager):
       run = checkpoint.restore_latest(manager, run) or run
-      return _loop(run, parts, programs, manager, config, workdir, stop_after)
+      return _loop(
+        run, experiment, task, programs, manager, config, workdir, stop_after
+      )
 
 
 def _enter(
-  workdir: pathlib.Path, config: config_lib.Config, stack: contextlib.ExitStack
+  workdir: pathlib.Path,
+  config: config_lib.Config,
+  functions: dict[str, Any],
+  stack: contextlib.ExitStack,
 ) -> None:
   """Holds the folder until the stack is left, if all processes may use it."""
   record = dataclasses.asdict(config)
   same = 'start all processes alike'
   processes.check_equal('config', record, same)
+  processes.check_equal('functions', functions, same)
   processes.check_equal('versions of packages', workdir_lib.versions(), same)
   what = f'workdir = {str(workdir)!r}'
   with processes.together(what):
     if processes.is_main():
       stack.enter_context(workdir_lib.locked(workdir))
-      for note in workdir_lib.claim(workdir, record):
+      for note in workdir_lib.claim(workdir, record, functions):
         warnings.warn(
           f'{note}: the run may not repeat bit for bit', stacklevel=3
         )
@@ -160,15 +174,16 @@ def _enter(
 
 
 def _loop(
-  run: iteration_lib.RunState,
-  parts: iteration_lib.Parts,
+  run: state.RunState,
+  experiment: build.Experiment,
+  task: task_lib.Task | task_lib.TextTask,
   programs: programs_lib.Programs,
   manager: ocp.CheckpointManager,
   config: config_lib.Config,
   workdir: pathlib.Path,
   stop_after: int | None,
-) -> iteration_lib.RunState:
-  first = int(jax.device_get(run.iteration)[0])
+) -> state.RunState:
+  first = int(jax.device_get(run.clock.iteration)[0])
   end = config.num_iterations
   if first:
     logs.say(f'{workdir}: {first} of {end} iterations are done')
@@ -191,20 +206,22 @@ def _loop(
         )
     for iteration in range(first, end):
       started = time.perf_counter()
-      run, measured = programs.iterate(run)
-      lines = programs_lib.lines(run, measured, parts.transformer, config.mu)
+      run, measured = programs.cycle(run, experiment.schedule(iteration))
+      lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
       if _is_due(config.evaluation.every, iteration):
-        scores = programs_lib.scores(programs, run)
+        greedy, sampled = jax.device_get(programs.evaluate(run))
         lines = [
-          line | score for line, score in zip(lines, scores, strict=True)
+          line | evaluation.summarize(*of_seed)
+          for line, *of_seed in zip(lines, greedy, sampled, strict=True)
         ]
       if log is not None:
         log.write(lines, time.perf_counter() - started)
       if _is_due(config.logging.samples_every, iteration):
         shown = programs.samples(run)
         if log is not None:
-          log.write_samples(samples.lines(shown, parts.task, parts.num_prompts))
+          log.write_samples(samples.lines(shown, task))
       _check_finite(lines, manager)
+      _check_not_empty(run, config)
       is_terminated = processes.any_process(terminated.is_set())
       stops = iteration + 1 == end or is_terminated
       if stops or _is_due(config.checkpoint.every, iteration):
@@ -218,6 +235,18 @@ def _loop(
 
 def _is_due(every: int, iteration: int) -> bool:
   return every > 0 and (iteration + 1) % every == 0
+
+
+def _check_not_empty(run: state.RunState, config: config_lib.Config) -> None:
+  """Raises EmptyUpdatesError if a seed has nothing to learn from."""
+  num_empty = int(np.max(jax.device_get(run.learner.num_empty_in_a_row)))
+  if num_empty >= MAX_EMPTY_UPDATES:
+    raise EmptyUpdatesError(
+      f'{num_empty} updates in a row had no valid row to learn from: '
+      f'replay.weights = {config.replay.weights!r} gives no stored rollout a '
+      'positive weight, or replay.drop_zero_variance = '
+      f'{config.replay.drop_zero_variance} dropped every group'
+    )
 
 
 def _check_finite(

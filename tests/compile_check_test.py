@@ -15,11 +15,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import compile_check
-from replay_rl.fit import compiled
+from replay_rl.fit import compilation
 from replay_rl.fit import fitting
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
-from replay_rl.run import command_line
+from replay_rl import command_line
 from tests import tpu_library
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -93,7 +93,7 @@ class MainTest(parameterized.TestCase):
     )
 
   def test_a_chip_with_too_little_memory(self):
-    programs = compiled.programs
+    programs = compilation.programs
     with mock.patch.object(
       compiled,
       'programs',
@@ -106,7 +106,7 @@ class MainTest(parameterized.TestCase):
     self.assertRegex(out, 'init does not fit: 0.000 GB of 0.000')
 
   def test_a_mesh_may_leave_chips_unused(self):
-    program = compiled.Program('init', None, None, None, 'no room', 1.0)
+    program = compilation.Program('init', None, None, None, 'no room', 1.0)
     with mock.patch.object(compiled, 'programs', return_value=iter([program])):
       status, out, _ = _main(self.config, '--topology=cpu:8')
     self.assertEqual(status, 1)
@@ -114,8 +114,8 @@ class MainTest(parameterized.TestCase):
     self.assertIn('init does not compile: no room', out)
 
   def test_a_program_that_cannot_be_read_is_said(self):
-    memory = compiled.Memory(1, 1, 1, 1, 1, 1, 1)
-    program = compiled.Program('init', memory, None, None, 'odd', 1.0)
+    memory = compilation.Memory(1, 1, 1, 1, 1, 1, 1)
+    program = compilation.Program('init', memory, None, None, 'odd', 1.0)
     with mock.patch.object(compiled, 'programs', return_value=iter([program])):
       status, out, _ = _main(self.config, '--topology=cpu:8')
     self.assertEqual(status, 0)
@@ -131,8 +131,8 @@ class MainTest(parameterized.TestCase):
         (500, hlo.Times(3, hlo.AT_MOST)),
       )
     ]
-    memory = compiled.Memory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
-    program = compiled.Program('act', memory, exact(2 * 10**12), found, None, 1)
+    memory = compilation.Memory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
+    program = compilation.Program('act', memory, exact(2 * 10**12), found, None, 1)
     chips = compile_check.topology_lib.Topology('v5e:2x2', 16e9, range(4))
     out = io.StringIO()
     compile_check.show(

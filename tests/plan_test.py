@@ -12,9 +12,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import plan
-from replay_rl.fit import budget
+from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import families
-from replay_rl.run import command_line
+from replay_rl import command_line
 from replay_rl.run import config as config_lib
 from tests import tiny
 from tests.launchers import shell_test
@@ -190,8 +190,8 @@ class MainTest(parameterized.TestCase):
     config = _config('gsm8k_qwen3_0_6b', 'reuse_2')
     config.model.vocab_size = None
     with self.assertRaisesRegex(ValueError, 'model.vocab_size = None'):
-      budget.task_of(config)
-    self.assertIsNone(budget.task_of(tiny.config()))
+      memory_lib.task_of(config)
+    self.assertIsNone(memory_lib.task_of(tiny.config()))
 
   def test_every_term_has_advice(self):
     found = plan.plan(

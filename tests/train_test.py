@@ -26,7 +26,7 @@ from absl.testing import parameterized
 
 from replay_rl import train
 from replay_rl.run import checkpoint
-from replay_rl.run import command_line
+from replay_rl import command_line
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -81,7 +81,11 @@ class ConfigsTest(TrainTestCase):
     self.assertEqual(len((workdir / 'timing.jsonl').read_text().split('\n')), 3)
 
   def test_every_config_is_in_that_list(self):
-    found = {path.name for path in (ROOT / 'configs').glob('*.py')}
+    found = {
+      path.name
+      for path in (ROOT / 'configs').glob('*.py')
+      if 'def get_config' in path.read_text()
+    }
     in_text = {path for path in found if path.startswith(('gsm8k', 'math'))}
     self.assertEqual(found - in_text, {'quickstart.py', 'countdown.py'})
 
@@ -91,12 +95,8 @@ class BadInputTest(TrainTestCase):
     ('--config.replay.capcity=3', 'capcity'),
     ('--config.replay.capacity=abc', 'abc'),
     ('--config.replay.capacity=3', 'replay.capacity = 3: must be at least'),
-    ('--config.sampler.group_size=1', 'sampler.group_size = 1: must be'),
     ('--config.replay.weights=max_age(limit=-1)', 'limit=-1 must be'),
     ('--config.replay.keep=positive_bias(fraction=2)', 'fraction=2 must be'),
-    ('--config.mesh.buffer_memory=disk', "must be one of ('device', 'pinned"),
-    ('--config.mesh.buffer_memory=pinned_host', 'needs num_seeds = 1, not 4'),
-    ('--config.mesh.shape=[1]', 'must be a JSON object'),
     ('--config.mesh.shape={"data": 1}', 'must name the axes'),
     (
       '--config.mesh.shape={"data": -1, "fsdp": 2, "tensor": 4}',

@@ -18,8 +18,9 @@ import random
 import subprocess
 import time
 
-from replay_rl.tasks.verify import verifier_pool
-from replay_rl.tasks.verify import verifiers
+from replay_rl.tasks.verify import equality
+from replay_rl.tasks.verify import pool as pool_lib
+from replay_rl.tasks.verify import verifier
 
 BENCHMARKS = (
   'gsm8k',
@@ -49,11 +50,11 @@ def main() -> None:
   results = {}
   print('| benchmark | own | own, parsed | others | called correct | seconds |')
   print('|---|---|---|---|---|---|')
-  with verifiers.Pool(**SETTINGS) as pool:
+  with verifier.Verifier(**SETTINGS) as judge:
     for name in BENCHMARKS:
       rows = read(arguments.data, name)
       started = time.monotonic()
-      result = check(pool, rows, random.Random(arguments.seed), _NUM_RANDOM)
+      result = check(judge, rows, random.Random(arguments.seed), _NUM_RANDOM)
       seconds = round(time.monotonic() - started, 1)
       result['not_own_when_parsed'] = check_parsed(rows)
       results[name] = result | {'seconds': seconds}
@@ -75,7 +76,7 @@ def read(folder: pathlib.Path, name: str) -> list[dict[str, str]]:
 
 
 def check(
-  pool: verifiers.Pool,
+  judge: verifier.Verifier,
   rows: list[dict[str, str]],
   rng: random.Random,
   num_random: int,
@@ -83,7 +84,7 @@ def check(
   """Returns which answers are not correct for their own problem, or for others.
 
   Args:
-    pool: the verifier.
+    judge: the verifier.
     rows: of a benchmark.
     rng: draws the other problems.
     num_random: other problems for each answer, besides the next.
@@ -95,25 +96,25 @@ def check(
   others = [
     (row, other)
     for row, other in others
-    if not verifiers.compare(row['answer'], other['answer'])
+    if not equality.compare(row['answer'], other['answer'])
   ]
 
-  def judge(pairs):
-    return pool.judge(
+  def verdicts(pairs):
+    return judge.judge(
       [rf'\boxed{{{row["answer"]}}}' for row, _ in pairs],
       [other['answer'] for _, other in pairs],
     )
 
-  statuses = judge(others)
+  statuses = verdicts(others)
   return {
     'num': len(rows),
     'not_own': [
       {'id': row['id'], 'status': verdict.status}
-      for (row, _), verdict in zip(own, judge(own), strict=True)
+      for (row, _), verdict in zip(own, verdicts(own), strict=True)
       if not verdict.is_correct
     ],
     'num_others': len(others),
-    'statuses_of_others': verifiers.count(statuses),
+    'statuses_of_others': verifier.count(statuses),
     'correct_for_others': [
       {
         'ids': [row['id'], other['id']],
@@ -131,7 +132,7 @@ def check(
           if verdict.status == status
         }
       )
-      for status in verifiers.STATUSES
+      for status in verifier.STATUSES
       if status not in (_CORRECT, _WRONG)
     },
   }
@@ -139,15 +140,15 @@ def check(
 
 def check_parsed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
   """Returns which answers math-verify alone does not hold for their own."""
-  workers = verifier_pool.Workers(
-    verify_fn=verifiers.verify_parsed,
+  pool = pool_lib.Pool(
+    verify_fn=equality.verify_parsed,
     warm_up=('x', 'y'),
     num_workers=SETTINGS['num_workers'],
     answer_timeout=SETTINGS['answer_timeout'],
     memory_limit=SETTINGS['memory_limit'],
   )
-  statuses = workers.run([(row['answer'], row['answer']) for row in rows])
-  workers.close()
+  statuses = pool.run([(row['answer'], row['answer']) for row in rows])
+  pool.close()
   return [
     {'id': row['id'], 'status': status}
     for row, status in zip(rows, statuses, strict=True)

@@ -44,7 +44,7 @@ from replay_rl.run import logs
 from replay_rl.run import placement
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks.text import prompt_stream
-from replay_rl.tasks.verify import verifiers
+from replay_rl.tasks.verify import verifier
 
 RESULTS = 'results.json'
 # Of the intervals, as in the report.
@@ -113,7 +113,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
       rng_key = rng.stream_key(settings.eval_seed, f'benchmark/{name}', batch)
       return program(params, rng_key, prompts.tokens, prompts.lengths)
 
-    with verifiers.Pool(
+    with verifier.Verifier(
       num_workers=num_workers,
       answer_timeout=settings.answer_timeout,
       memory_limit=settings.memory_limit,
@@ -342,7 +342,7 @@ def _results(
       )
       for name, benchmark in benchmarks.items()
     },
-    statuses=verifiers.STATUSES,
+    statuses=verifier.STATUSES,
     confidence=CONFIDENCE,
     num_resamples=NUM_RESAMPLES,
     seed=record['eval_seed'],

@@ -22,15 +22,15 @@ from replay_rl.evaluate import scores
 from replay_rl.lm import tokenizer as tokenizer_lib
 from replay_rl.tasks.text import problems as problems_lib
 from replay_rl.tasks.text import prompt_stream
-from replay_rl.tasks.verify import verifier_worker
-from replay_rl.tasks.verify import verifiers
+from replay_rl.tasks.verify import verifier
+from replay_rl.tasks.verify import worker
 
 # (prompts [B], batch number) -> responses [B, R], lengths [B], is_finished [B]
 GenerateFn = Callable[
   [base.Prompts, int], tuple[base.Array, base.Array, base.Array]
 ]
 # (responses, references) -> verdicts
-JudgeFn = Callable[[Sequence[str], Sequence[str]], list[verifiers.Verdict]]
+JudgeFn = Callable[[Sequence[str], Sequence[str]], list[verifier.AnswerVerdict]]
 # (rows judged, tokens generated) of a batch
 ReportFn = Callable[[int, int], None]
 
@@ -183,7 +183,7 @@ def outcomes(
 
   statuses = column('status')
   return scores.Outcomes(
-    is_correct=statuses == verifier_worker.CORRECT,
+    is_correct=statuses == worker.CORRECT,
     lengths=column('length'),
     is_finished=column('is_finished'),
     statuses=statuses,

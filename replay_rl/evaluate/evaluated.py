@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm.hf import layout as hf_layout
-from replay_rl.run import checksum
+from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import workdir as workdir_lib
 
@@ -189,7 +189,7 @@ def restore(
 
 def fingerprint(params: base.PyTree) -> str:
   """Returns a checksum of weights, the same on any mesh."""
-  sums = np.array(list(checksum.of_leaves(params).values()), np.uint32)
+  sums = np.array(list(checkpoint.checksums(params).values()), np.uint32)
   return f'{zlib.crc32(sums.tobytes()):08x}'
 
 
@@ -218,7 +218,7 @@ def _check(
     if leaf.shape != like.shape:
       problems.append(f'{name} has shape {leaf.shape}, wanted {like.shape}')
     # Leaf by leaf: one device need not have room for all.
-    elif checksum.of_leaves([leaf]) != {'[0]': checksums.get(name)}:
+    elif checkpoint.checksums([leaf]) != {'[0]': checksums.get(name)}:
       problems.append(f'{name} has another checksum: the file is damaged')
   if problems:
     raise ValueError('\n  '.join([f'{where} cannot be used:', *problems]))

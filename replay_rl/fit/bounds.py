@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from replay_rl.fit import chips
 from replay_rl.lm import architecture
 from replay_rl.run import config as config_lib
-from replay_rl.run import iteration
+from replay_rl.run import state
 
 
 class Times(NamedTuple):
@@ -34,7 +34,7 @@ class Replay(NamedTuple):
 
   fresh_rollouts: F.
   generated_tokens: at most, F responses of full length.
-  updates: U.
+  updates: U, which may be a fraction.
   trained_rollouts: rows of the U updates.
   trained_tokens: of those rows at most, prompts excluded.
   replay_ratio: trained over fresh rollouts.
@@ -44,30 +44,32 @@ class Replay(NamedTuple):
 
   fresh_rollouts: int
   generated_tokens: int
-  updates: int
-  trained_rollouts: int
-  trained_tokens: int
+  updates: float
+  trained_rollouts: float
+  trained_tokens: float
   replay_ratio: float
   cost_units: float
   buffer_iterations: float
 
 
-def replay(parts: iteration.Parts, *, num_rows: int, mu: float) -> Replay:
-  """Returns the arithmetic of one iteration of one seed.
+def replay(
+  parts: state.Parts, *, updates_per_iteration: float, mu: float
+) -> Replay:
+  """Returns the arithmetic of an average iteration of one seed.
 
   Args:
-    parts: the run.
-    num_rows: of an update.
+    parts: what the run is made of.
+    updates_per_iteration: U.
     mu: cost of generating a rollout in units of training on one.
   """
-  fresh = parts.num_prompts * parts.group_size
-  trained = parts.updates_per_iteration * num_rows
+  fresh = parts.num_fresh
+  trained = updates_per_iteration * parts.num_rows
   return Replay(
     fresh_rollouts=fresh,
-    generated_tokens=fresh * parts.task.max_new_tokens,
-    updates=parts.updates_per_iteration,
+    generated_tokens=fresh * parts.shape.max_new_tokens,
+    updates=updates_per_iteration,
     trained_rollouts=trained,
-    trained_tokens=trained * parts.task.max_new_tokens,
+    trained_tokens=trained * parts.shape.max_new_tokens,
     replay_ratio=trained / fresh,
     cost_units=trained + mu * fresh,
     buffer_iterations=parts.capacity / fresh,
@@ -76,11 +78,10 @@ def replay(parts: iteration.Parts, *, num_rows: int, mu: float) -> Replay:
 
 def times(
   config: config_lib.Config,
-  parts: iteration.Parts,
+  parts: state.Parts,
   mesh: jax.sharding.AbstractMesh,
   device: chips.Device,
   *,
-  num_rows: int,
   cache_bytes: int,
 ) -> Times:
   """Returns lower bounds for one iteration of all seeds.
@@ -96,12 +97,11 @@ def times(
     parts: what was built from it.
     mesh: the devices.
     device: each of them.
-    num_rows: of an update.
     cache_bytes: KV cache of one seed on one device.
   """
-  transformer, task = parts.transformer, parts.task
-  columns = task.prompt_length + task.max_new_tokens
-  fresh = parts.num_prompts * parts.group_size
+  transformer, shape = parts.transformer, parts.shape
+  columns = shape.num_tokens
+  fresh = parts.num_fresh
   num_params = architecture.num_params(transformer)
 
   def seconds(*, flops=0.0, num_bytes=0.0):
@@ -115,18 +115,18 @@ def times(
 
   itemsize = jnp.dtype(transformer.compute_dtype).itemsize
   prefill = seconds(
-    flops=forward(fresh * task.prompt_length, task.prompt_length)
+    flops=forward(fresh * shape.prompt_length, shape.prompt_length)
   )
   step = seconds(
     flops=forward(fresh, columns),
     num_bytes=itemsize * num_params / mesh.shape['tensor'] + cache_bytes,
   )
   passes = 4 if config.optimizer.remat else 3
-  update = seconds(flops=passes * forward(num_rows * columns, columns))
+  update = seconds(flops=passes * forward(parts.num_rows * columns, columns))
   # Adam reads weight, gradient and two moments, and writes all but the second.
   update += seconds(num_bytes=7 * 4 * num_params / mesh.size)
   return Times(
     prefill=config.num_seeds * prefill,
-    decode=config.num_seeds * task.max_new_tokens * step,
-    learner=config.num_seeds * parts.updates_per_iteration * update,
+    decode=config.num_seeds * shape.max_new_tokens * step,
+    learner=config.num_seeds * config.replay.updates_per_iteration * update,
   )

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
-from replay_rl.fit import budget
-from replay_rl.fit import compiled
+from replay_rl.fit import compilation
+from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import topology as topology_lib
 from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.run import build
 from replay_rl.run import config as config_lib
-from replay_rl.run import iteration
 
-# Programs -> those of `budget.memory`, of which the largest counts.
+# Programs -> those of `memory_lib.memory`, of which the largest counts.
 _PLANNED = {
-  'act': ('sampler',),
+  'generate': ('sampler',),
   'learn': ('learner',),
-  'iterate': ('sampler', 'learner'),
+  'cycle': ('sampler', 'learner'),
   'evaluate': ('evaluation',),
   'checkpoint': ('checkpoint',),
 }
@@ -28,7 +28,7 @@ class Check(NamedTuple):
 
   topology: the chips.
   mesh: sizes of the axes.
-  planned: bytes at the peak of each program, by `budget.memory`.
+  planned: bytes at the peak of each program, by `memory_lib.memory`.
   programs: as compiled.
   problems: why it does not fit, a line each.
   """
@@ -36,13 +36,13 @@ class Check(NamedTuple):
   topology: topology_lib.Topology
   mesh: Mapping[str, int]
   planned: Mapping[str, int]
-  programs: list[compiled.Program]
+  programs: list[compilation.Program]
   problems: list[str]
 
 
 def check(
   config: config_lib.Config,
-  parts: iteration.Parts,
+  experiment: build.Experiment,
   topology: topology_lib.Topology,
   mesh_shape: Mapping[str, int],
   *,
@@ -53,7 +53,7 @@ def check(
 
   Args:
     config: the run.
-    parts: what was built from it.
+    experiment: what was built from it.
     topology: the chips.
     mesh_shape: sizes of the axes of `mesh.AXES`, at most one -1.
     stops_early: whether to leave out what comes after the first program that
@@ -65,9 +65,9 @@ def check(
   """
   mesh = mesh_lib.make(mesh_shape, topology.devices)
   shape = dict(mesh.shape)
-  planned = planned_peaks(config, parts, shape)
+  planned = planned_peaks(config, experiment, shape)
   result = Check(topology, shape, planned, [], [])
-  for program in compiled.programs(config, parts, mesh):
+  for program in compilation.programs(config, experiment, mesh):
     result.programs.append(program)
     say(
       f'{topology.name} {axes(shape)}: {program.name} took '
@@ -81,11 +81,13 @@ def check(
 
 def planned_peaks(
   config: config_lib.Config,
-  parts: iteration.Parts,
+  experiment: build.Experiment,
   mesh_shape: Mapping[str, int],
 ) -> dict[str, int]:
-  """Returns the bytes that `budget.memory` expects, by name of a program."""
-  memory = budget.memory(config, parts, budget.abstract_mesh(mesh_shape))
+  """Returns the bytes that `memory.memory` expects, by name of a program."""
+  memory = memory_lib.memory(
+    config, experiment.parts, memory_lib.abstract_mesh(mesh_shape)
+  )
   kept = sum(memory.kept.values())
   terms = {
     name: kept + sum(terms.values()) for name, terms in memory.programs.items()
@@ -99,7 +101,7 @@ def planned_peaks(
 
 def smallest(
   config: config_lib.Config,
-  parts: iteration.Parts,
+  experiment: build.Experiment,
   generation: str,
   mesh_shape: Mapping[str, int] | None,
   *,
@@ -110,7 +112,7 @@ def smallest(
 
   Args:
     config: the run.
-    parts: what was built from it.
+    experiment: what was built from it.
     generation: of TPU.
     mesh_shape: what to try, with -1; None for `topology.meshes`, those first
       that the plan gives the fewest bytes.
@@ -128,7 +130,7 @@ def smallest(
     for shape in shapes or topology_lib.meshes(len(topology.devices)):
       try:
         shape = dict(mesh_lib.make(shape, topology.devices).shape)
-        planned = planned_peaks(config, parts, shape)
+        planned = planned_peaks(config, experiment, shape)
       except ValueError as error:
         yield f'{name} {axes(shape)}: {error}'
         continue
@@ -141,7 +143,9 @@ def smallest(
         continue
       candidates.append((max(planned.values()), shape))
     for _, shape in sorted(candidates, key=lambda candidate: candidate[0]):
-      found = check(config, parts, topology, shape, stops_early=True, say=say)
+      found = check(
+        config, experiment, topology, shape, stops_early=True, say=say
+      )
       yield found
       if not found.problems:
         return
@@ -177,7 +181,7 @@ def as_json(found: Check) -> dict[str, Any]:
 
 
 def _ratio(
-  program: compiled.Program, planned: Mapping[str, int]
+  program: compilation.Program, planned: Mapping[str, int]
 ) -> float | None:
   if program.memory is None or program.name not in planned:
     return None
@@ -194,7 +198,7 @@ def gigabytes(num_bytes: float) -> str:
   return f'{num_bytes / 1e9:.3f}'
 
 
-def _problems(program: compiled.Program, memory: float) -> Iterator[str]:
+def _problems(program: compilation.Program, memory: float) -> Iterator[str]:
   if program.memory is None:
     yield f'{program.name} does not compile: {program.error}'
   elif program.memory.peak > memory:

@@ -91,7 +91,7 @@ def activations(
 
 def sampling(
   transformer: architecture.TransformerConfig,
-  task: task_lib.Task | task_lib.TextTask,
+  shape: task_lib.Shape,
   *,
   num_rows: int,
 ) -> dict[str, int]:
@@ -99,14 +99,14 @@ def sampling(
 
   Args:
     transformer: what one device computes.
-    task: gives the lengths of prompts and responses.
+    shape: the lengths of prompts and responses.
     num_rows: responses on one device.
   """
   graphdef, params = _init(transformer)
   generate = functools.partial(
     sampler.generate,
     graphdef,
-    max_new_tokens=task.max_new_tokens,
+    max_new_tokens=shape.max_new_tokens,
     eos_ids=(0,),
     pad_id=0,
     temperature=1.0,
@@ -116,14 +116,14 @@ def sampling(
   cache = functools.partial(
     cache_lib.init,
     transformer,
-    num_columns=task.prompt_length + task.max_new_tokens - 1,
+    num_columns=shape.num_tokens - 1,
   )
 
   def arguments(num_rows):
-    shape = (num_rows, task.prompt_length)
     prompts = base.Prompts(
-      jax.ShapeDtypeStruct(shape, jnp.int32),  # pyright: ignore
-      jax.ShapeDtypeStruct(shape[:1], jnp.int32),  # pyright: ignore
+      jax.ShapeDtypeStruct((num_rows, shape.prompt_length), jnp.int32),
+      jax.ShapeDtypeStruct((num_rows,), jnp.int32),
+      jax.ShapeDtypeStruct((num_rows,), jnp.uint32),
       None,
     )
     return params, jax.random.key(0), prompts

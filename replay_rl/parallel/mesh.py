@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from replay_rl import base
-from replay_rl.replay import storage
 
 AXES = ('data', 'fsdp', 'tensor')
 
@@ -22,7 +21,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
   # Where fsdp splits the channels or the vocabulary of rows instead.
   'data_rows': ('data',),
   'fsdp_vocab': ('tensor', 'fsdp'),
-  'slots': storage.SLOT_AXES,
+  'slots': ('data', 'fsdp'),
   'vocab': ('tensor',),
   'embed': ('fsdp',),
   'heads': ('tensor',),

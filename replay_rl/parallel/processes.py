@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -141,21 +142,26 @@ def barrier(name: str) -> None:
   )
 
 
-def aligned(program: Any) -> Callable:
+def aligned(program: Any, static_argnums: Sequence[int] = ()) -> Callable:
   """Returns a jitted program whose first run all processes begin together.
 
-  Some compile for longer than others, who find the program in a cache.
+  Some processes compile for longer than others, who read the program from a
+  cache. Each value of the static arguments is a program of its own.
+
+  Args:
+    program: jitted.
+    static_argnums: as of `jax.jit`.
   """
   if jax.process_count() == 1:
     return program
-  is_compiled = False
+  compiled = set()
 
   def run(*args):
-    nonlocal is_compiled
-    if not is_compiled:
+    key = tuple(args[index] for index in static_argnums)
+    if key not in compiled:
       program.lower(*args).compile()
       barrier('compiled')
-      is_compiled = True
+      compiled.add(key)
     return program(*args)
 
   return run

@@ -1,11 +1,15 @@
 """A replay buffer of rollouts: what is stored, and how it is written and read.
 
-Pure functions on `base.BufferState`; the pytree of rollouts may be any. What to
-keep and what to sample are decided by the caller, see `rules` and `sampling`.
-Donate the state to every function that returns one, and inside one jit insert
-before sampling: a read of rows that are overwritten later in the same program
-makes XLA copy the whole buffer. On a mesh the rows are split along the slots,
-see `storage`.
+Pure functions on `base.BufferState`; the pytree of rollouts may be any. The
+caller decides what to keep and what to sample, see `keep`, `weights` and
+`sampling`. Donate the state to every function that returns one, and inside one
+jit insert before sampling: a read of rows that are overwritten later in the
+same program makes XLA copy the whole buffer. On a mesh the rows are split along
+the slots, see `storage`.
+
+A rollout gets its priority at the insert and keeps it until the next
+`update_priorities` of its slot. No function here reads priorities; the weight
+rule `weights.proportional` does.
 """
 
 import jax
@@ -31,7 +35,7 @@ def init(rollouts: base.PyTree, *, capacity: int) -> base.BufferState:
     ValueError: if `capacity` is out of range or a leaf has no leading axis.
   """
   if not 1 <= capacity <= MAX_CAPACITY:
-    raise ValueError(f'capacity={capacity} must be in [1, {MAX_CAPACITY}].')
+    raise ValueError(f'capacity = {capacity}: must be in [1, {MAX_CAPACITY}]')
   _num_rows(rollouts)
   return base.BufferState(
     rollouts=jax.tree.map(
@@ -61,16 +65,17 @@ def insert(
   Args:
     state: the buffer. Donate it: the write is then in place, O(B).
     rollouts: `[B, ...]`, same leaves as the storage, B at most C.
-    priorities: `[B]` float32, repaired as by `update_priorities`.
+    priorities: `[B]` float32, stored with the rows; repaired as by
+      `update_priorities`.
     is_valid: `[B]` bool, rows to store; None stores all.
     keep_scores: `[C]` float. None writes a ring: the slots from `next_slot` on,
-      so the oldest go first. Otherwise empty slots are filled first, in slot
-      order, then the lowest scores are overwritten; of equal scores the oldest
-      goes first, and NaN counts as -inf. This sorts, O(C log C), and leaves
-      `next_slot` alone.
+      so the oldest go first. With scores, the insert fills empty slots first,
+      in slot order, and then overwrites the lowest scores. Of equal scores the
+      oldest goes first, and NaN counts as -inf. Scores cost a sort,
+      O(C log C), and leave `next_slot` as it is.
 
   Returns:
-    The buffer, and `[B]` int32 the slot of each row; C where it is not stored.
+    The buffer, and the slot of each row, `[B]` int32; C where it is not stored.
 
   Raises:
     ValueError: if there are more rows than slots, or a leaf does not match.
@@ -79,7 +84,7 @@ def insert(
   batch_size = _check_rows(state.rollouts, rollouts)
   if batch_size > capacity:
     raise ValueError(
-      f'rollouts has {batch_size} rows; capacity={capacity} allows no more.'
+      f'rollouts = {batch_size} rows: must be at most capacity = {capacity}'
     )
   if is_valid is None:
     is_valid = jnp.ones(batch_size, bool)
@@ -121,12 +126,6 @@ def insert(
   return state, slots_B
 
 
-def evict(state: base.BufferState, keep: base.Array) -> base.BufferState:
-  """Empties the slots where `keep`, `[C]` bool, is False. Moves no rows."""
-  _check_vector('keep', keep, _capacity(state), jnp.bool_)
-  return state._replace(is_valid=state.is_valid & keep)
-
-
 def sample(
   state: base.BufferState,
   rng_key: base.Array,
@@ -134,8 +133,8 @@ def sample(
   batch_size: int,
   *,
   draw: base.DrawFn,
-) -> base.Sample:
-  """Draws stored rollouts by weight. Reads only; see `mark_sampled`.
+) -> base.Batch:
+  """Draws stored rollouts by weight and counts no use, see `mark_sampled`.
 
   Args:
     state: the buffer.
@@ -145,8 +144,8 @@ def sample(
     draw: chooses slots from weights, see `sampling`.
 
   Returns:
-    `base.Sample` of B rows. Where not `is_valid`, the row is that of the last
-    slot: it fills the static shape and must be masked.
+    `base.Batch` of B rows, none marked as fresh. Where not `is_valid`, the row
+    is that of the last slot: it fills the static shape and must be masked.
 
   Raises:
     ValueError: if `batch_size` is not in [1, C].
@@ -155,15 +154,22 @@ def sample(
   _check_vector('weights', weights, capacity, jnp.float32)
   if not 1 <= batch_size <= capacity:
     raise ValueError(
-      f'batch_size={batch_size} must be in [1, capacity={capacity}].'
+      f'batch_size = {batch_size}: must be in [1, {capacity}], the capacity'
     )
-  # Fused with what made the weights, the draw would round differently in each
-  # program.
+  # Without the barrier the compiler would fuse the draw with the rule, and each
+  # program would round it differently.
   weights_C = jax.lax.optimization_barrier(
     storage.whole(jnp.where(state.is_valid, weights, 0.0))
   )
   drawn = storage.whole(draw(rng_key, weights_C, batch_size))
-  return base.Sample(storage.read_rows(state.rollouts, drawn.slots), *drawn)
+  return base.Batch(
+    rollouts=storage.read_rows(state.rollouts, drawn.slots),
+    slots=drawn.slots,
+    is_valid=drawn.is_valid,
+    is_fresh=jnp.zeros_like(drawn.is_valid),
+    probs=drawn.probs,
+    num_eligible=drawn.num_eligible,
+  )
 
 
 def mark_sampled(
@@ -190,12 +196,13 @@ def update_priorities(
 
   NaN, infinite and negative (-0 included) values become 0; positive ones are
   clipped to [MIN_PRIORITY, MAX_PRIORITY]. `num_repaired_priorities` counts
-  every value changed so.
+  every value that this changes. The priorities of other slots stay.
 
   Args:
     state: the buffer.
     slots: `[B]` int32. C is skipped.
-    priorities: `[B]` float32. Of several for one slot the largest is stored.
+    priorities: `[B]` float32. If a slot occurs more than once, the largest of
+      its values is stored.
   """
   slots_B = _drop_negative(state, slots)
   _check_vector('priorities', priorities, slots.shape[0], jnp.float32)
@@ -218,10 +225,27 @@ def insertion_age(state: base.BufferState) -> base.Array:
   """Returns `[C]` int32, how many rollouts were inserted after this one.
 
   The newest has age 0. Ages saturate at 2^31 - 1, and are right as long as no
-  row outlives 2^32 insertions. Meaningless for empty slots.
+  row outlives 2^32 insertions. Those of empty slots mean nothing.
   """
   age_C = state.num_inserted - jnp.uint32(1) - state.insert_index
   return jnp.minimum(age_C, jnp.uint32(2**31 - 1)).astype(jnp.int32)
+
+
+def field(state: base.BufferState, name: str, reader: str) -> base.Array:
+  """Returns a field of the stored rollouts, `[C, ...]`.
+
+  Args:
+    state: the buffer.
+    name: of the field.
+    reader: what needs the field, for the message.
+
+  Raises:
+    ValueError: if the rollouts have no such field.
+  """
+  values = getattr(state.rollouts, name, None)
+  if values is None:
+    raise ValueError(f'rollouts.{name} = None: must be stored for {reader}')
+  return values
 
 
 def _overwrite_order(
@@ -230,8 +254,8 @@ def _overwrite_order(
   """Returns `[C]` int32, all slots, the first to be overwritten first."""
   if keep_scores.shape != state.is_valid.shape:
     raise ValueError(
-      f'keep_scores has shape {keep_scores.shape}; '
-      f'it must be {state.is_valid.shape}.'
+      f'keep_scores = {_kind(keep_scores)}: must have '
+      f'shape {list(state.is_valid.shape)}'
     )
   scores_C = jnp.where(jnp.isnan(keep_scores), -jnp.inf, keep_scores)
   # The difference is 2^32 minus the age, so it rises from old to new whatever
@@ -247,7 +271,7 @@ def _overwrite_order(
 
 def _repair(priorities_B: base.Array) -> tuple[base.Array, base.Array]:
   """Returns the stored form of priorities, and where it differs."""
-  # On the bits, because some backends take a denormal for zero.
+  # The bits are compared, because some backends take a denormal for zero.
   bits_B = jax.lax.bitcast_convert_type(priorities_B, jnp.int32)
   is_usable_B = (bits_B > 0) & (priorities_B < jnp.inf)
   repaired_B = jnp.where(
@@ -272,12 +296,12 @@ def _capacity(state: base.BufferState) -> int:
 def _num_rows(rollouts: base.PyTree) -> int:
   leaves = jax.tree_util.tree_leaves_with_path(rollouts)
   if not leaves:
-    raise ValueError('rollouts has no leaves; it must have at least one.')
+    raise ValueError(f'rollouts = {rollouts}: must have at least one leaf')
   for path, leaf in leaves:
     if leaf.shape[:1] != leaves[0][1].shape[:1] or not leaf.shape:
       raise ValueError(
-        f'rollouts{jax.tree_util.keystr(path)} has shape {leaf.shape}; '
-        'all leaves must share a leading axis.'
+        f'rollouts{jax.tree_util.keystr(path)} = {_kind(leaf)}: must share its '
+        'leading axis with all leaves'
       )
   return leaves[0][1].shape[0]
 
@@ -286,8 +310,8 @@ def _check_rows(stored: base.PyTree, rollouts: base.PyTree) -> int:
   """Returns B; raises if a leaf of `rollouts` does not fit its storage."""
   if jax.tree.structure(stored) != jax.tree.structure(rollouts):
     raise ValueError(
-      f'rollouts has the structure {jax.tree.structure(rollouts)}; '
-      f'it must be {jax.tree.structure(stored)}.'
+      f'rollouts = {jax.tree.structure(rollouts)}: must have the structure '
+      f'{jax.tree.structure(stored)}'
     )
   batch_size = _num_rows(rollouts)
   new_leaves = jax.tree.leaves(rollouts)
@@ -295,9 +319,8 @@ def _check_rows(stored: base.PyTree, rollouts: base.PyTree) -> int:
   for (path, old), new in zip(old_leaves, new_leaves, strict=True):
     if (new.shape[1:], new.dtype) != (old.shape[1:], old.dtype):
       raise ValueError(
-        f'rollouts{jax.tree_util.keystr(path)} has rows of shape '
-        f'{new.shape[1:]} and dtype {new.dtype}; the buffer stores '
-        f'{old.shape[1:]} and {old.dtype}.'
+        f'rollouts{jax.tree_util.keystr(path)} = {_kind(new)}: must have the '
+        f'dtype {old.dtype} and rows of shape {list(old.shape[1:])}'
       )
   return batch_size
 
@@ -307,6 +330,9 @@ def _check_vector(
 ) -> None:
   if values.shape != (size,) or values.dtype != dtype:
     raise ValueError(
-      f'{name} has shape {values.shape} and dtype {values.dtype}; '
-      f'it must be ({size},) and {jnp.dtype(dtype)}.'
+      f'{name} = {_kind(values)}: must be {jnp.dtype(dtype)}[{size}]'
     )
+
+
+def _kind(values: base.Array | jax.ShapeDtypeStruct) -> str:
+  return f'{values.dtype}{list(values.shape)}'

@@ -1,26 +1,32 @@
 """How slots are drawn from weights.
 
 No sum tree: ages change all weights at every step, and one pass over them is
-cheap beside an update. Weights that are NaN, infinite or negative count as 0,
-and a slot of weight 0 is never drawn. The draws come in an order of which every
-prefix is fair: its slots have the same probabilities as those of all draws.
+cheap beside an update. A slot is eligible if its weight is finite and at least
+MIN_WEIGHT; no other slot is ever drawn. Every prefix of the draws is fair: its
+slots have the same probabilities as those of all draws.
 
 Letters of this module: N blocks of K slots each; T private shards.
 """
+
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl import constants
 
 # Rows summed together. Fixed, so that a draw does not depend on how the slots
 # are divided among devices; 128 is the lane width of a TPU.
 BLOCK_SIZE = 128
-# The powers of two of which neither they nor their reciprocals are denormal:
-# compilers divide by multiplying with it, and it would be flushed to zero.
-_MIN_SCALE, _MAX_SCALE = 2.0**-126, 2.0**126
+# The smallest normal float32: some backends flush smaller weights to zero, and
+# some do so in a sum but not in a comparison.
+MIN_WEIGHT = 2.0**-126
+# The reciprocal of this power of two is still a normal float32.
+_MAX_SCALE = 2.0**126
 
 
+@constants.checked
 def blocked_inverse_cdf(
   rng_key: base.Array, weights: base.Array, num_draws: int, *, stratified: bool
 ) -> base.Draw:
@@ -61,7 +67,7 @@ def blocked_inverse_cdf(
   slots_B = block_B * BLOCK_SIZE
   slots_B += jax.vmap(first_hit)(blocks_NK[block_B], slot_u_B)
 
-  num_eligible = jnp.sum(_is_eligible(weights), dtype=jnp.int32)
+  num_eligible = jnp.sum(is_eligible(weights), dtype=jnp.int32)
   is_valid_B = jnp.broadcast_to(num_eligible > 0, (num_draws,))
   return _draw(scaled_C, slots_B, is_valid_B, num_eligible)
 
@@ -69,10 +75,11 @@ def blocked_inverse_cdf(
 def gumbel_top_k(
   rng_key: base.Array, weights: base.Array, num_draws: int
 ) -> base.Draw:
-  """Draws without replacement, each from the weights that are left.
+  """Draws without replacement, each from the slots that are left.
 
-  The largest of log(w_i) + Gumbel noise, in falling order: the Gumbel-top-k
-  trick, see "Stochastic Beams and Where to Find Them" (arXiv 1903.06059).
+  The Gumbel-top-k trick of "Stochastic Beams and Where to Find Them" (arXiv
+  1903.06059) takes the slots of the B largest log(w_i) + Gumbel noise, the
+  largest first.
 
   Args:
     rng_key: random key, consumed.
@@ -81,8 +88,8 @@ def gumbel_top_k(
 
   Returns:
     `base.Draw` of B draws, valid as long as there are eligible slots. `probs`
-    are those of the first draw, w_i / sum(w); the probability of being among B
-    draws is another and is not B times as large.
+    are those of the first draw, w_i / sum(w). The probability that a slot is
+    among the B draws is not B times as large.
 
   Raises:
     ValueError: if `num_draws` exceeds C.
@@ -91,9 +98,10 @@ def gumbel_top_k(
   capacity = weights.shape[0]
   if num_draws > capacity:
     raise ValueError(
-      f'num_draws={num_draws} without replacement exceeds capacity={capacity}.'
+      f'num_draws = {num_draws}: must be at most capacity = {capacity} without '
+      'replacement'
     )
-  is_eligible_C = _is_eligible(weights)
+  is_eligible_C = is_eligible(weights)
   # The noise is added to a value near 0, where float32 resolves it best.
   logits_C = jnp.log(weights) - jnp.log(_scale(weights))
   # Noise of mode 'low' has too few values near its top, so that ties decide.
@@ -104,20 +112,21 @@ def gumbel_top_k(
   return _draw(scaled(weights), slots_B, keys_B > -jnp.inf, num_eligible)
 
 
+@constants.checked
 def private_shards(
   rng_key: base.Array,
   weights: base.Array,
   num_draws: int,
   *,
-  num_shards: int,
+  num_shards: Annotated[int, constants.interval('[1, inf)')],
   stratified: bool,
 ) -> base.Draw:
   """Draws equally many slots from each of several shards, with replacement.
 
   "Efficient RL Training for LLMs with Experience Replay" (arXiv 2604.08706):
   each of T trainers has a buffer of C / T slots of its own and draws B / T
-  rows from it. Slot i is of shard i mod T, so that a ring gives every shard
-  its share of each insert.
+  rows from it. Slot i belongs to shard i mod T, so that a ring gives every
+  shard its share of each insert.
 
   Slot i of shard s is drawn with probability w_i / (T sum(w of s)), where T
   counts the shards that have an eligible slot. That is w_i / sum(w) only if
@@ -127,22 +136,23 @@ def private_shards(
     rng_key: random key, consumed.
     weights: `[C]` float32.
     num_draws: B.
-    num_shards: T. It divides B and C, and has nothing to do with the devices.
-    stratified: as of `blocked_inverse_cdf`, within each shard.
+    num_shards: T, a divisor of B and C. Devices have no part in it.
+    stratified: as in `blocked_inverse_cdf`, within each shard.
 
   Returns:
     `base.Draw` of B draws, round by round, one of each shard in random order.
-    B / T of them are invalid, and last, for each shard without eligible slot.
+    A shard without an eligible slot makes B / T of them invalid; these come
+    last.
 
   Raises:
-    ValueError: if `num_shards` is below 1 or does not divide B and C.
+    ValueError: if `num_shards` does not divide B and C.
   """
   _check_weights(weights)
   capacity = weights.shape[0]
-  if num_shards < 1 or capacity % num_shards or num_draws % num_shards:
+  if capacity % num_shards or num_draws % num_shards:
     raise ValueError(
-      f'num_shards={num_shards} must be at least 1 and divide both '
-      f'capacity={capacity} and num_draws={num_draws}.'
+      f'num_shards = {num_shards}: must divide capacity = {capacity} and '
+      f'num_draws = {num_draws}'
     )
   shards_key, draws_key = jax.random.split(rng_key)
   shards_T = jax.random.permutation(shards_key, num_shards).astype(jnp.int32)
@@ -172,16 +182,20 @@ def private_shards(
 
 
 def scaled(weights: base.Array) -> base.Array:
-  """Returns `[C]` weights, the largest in [1, 4), so that sums are finite."""
-  return jnp.where(_is_eligible(weights), weights, 0.0) / _scale(weights)
+  """Returns `[C]` weights, the largest in [1, 4), so that sums are finite.
+
+  Slots that are not eligible get 0, and so may some that weigh less than 1e-37
+  of the largest.
+  """
+  return jnp.where(is_eligible(weights), weights, 0.0) / _scale(weights)
 
 
 def first_hit(weights: base.Array, uniform: base.Array) -> base.Array:
   """Inverts the cumulative sum of weights at one point, never on a zero.
 
   Rounding lets the cumulative sum rise at a zero weight, or end below the
-  target; so the first positive weight past the target is taken, else the last
-  positive one.
+  target. So this takes the first positive weight past the target, or else the
+  last positive one.
 
   Args:
     weights: `[N]` float32, non-negative.
@@ -198,19 +212,20 @@ def first_hit(weights: base.Array, uniform: base.Array) -> base.Array:
   return jnp.minimum(first, jnp.max(jnp.where(is_positive_N, index_N, 0)))
 
 
-def _is_eligible(weights_C: base.Array) -> base.Array:
-  return (weights_C > 0) & (weights_C < jnp.inf)
+def is_eligible(weights: base.Array) -> base.Array:
+  """Returns `[C]` bool, True where a weight is large enough and finite."""
+  return (weights >= MIN_WEIGHT) & (weights < jnp.inf)
 
 
 def _scale(weights_C: base.Array) -> base.Array:
   """Returns the power of two next to the largest weight.
 
-  A program may divide by it, or multiply with its reciprocal, or fuse that into
-  a sum: all are exact, so every program gets the same bits.
+  A program may divide by it, multiply with its reciprocal, or fuse either into
+  a sum. All are exact, so every program gets the same bits.
   """
-  largest = jnp.max(jnp.where(_is_eligible(weights_C), weights_C, 0.0))
+  largest = jnp.max(jnp.where(is_eligible(weights_C), weights_C, 0.0))
   bits = jax.lax.bitcast_convert_type(
-    jnp.clip(largest, _MIN_SCALE, _MAX_SCALE), jnp.int32
+    jnp.clip(largest, MIN_WEIGHT, _MAX_SCALE), jnp.int32
   )
   exponent_bits = bits & 0x7F800000
   return jax.lax.bitcast_convert_type(exponent_bits, jnp.float32)
@@ -228,12 +243,14 @@ def _draw(
   sum_weights = jnp.where(num_eligible > 0, jnp.sum(scaled_C), 1.0)
   # Some programs would divide and others multiply with the reciprocal.
   probs_B = weights_B * (1.0 / sum_weights)
+  # Zero says that a row was not drawn.
+  probs_B = jnp.where(is_valid_B, jnp.maximum(probs_B, MIN_WEIGHT), 0.0)
   return base.Draw(slots_B, probs_B, is_valid_B, num_eligible)
 
 
 def _check_weights(weights: base.Array) -> None:
   if weights.ndim != 1 or not weights.size or weights.dtype != jnp.float32:
     raise ValueError(
-      f'weights has shape {weights.shape} and dtype {weights.dtype}; '
-      'it must be [C] with C > 0 and float32.'
+      f'weights = {weights.dtype}{list(weights.shape)}: must be float32[C] '
+      'with C > 0'
     )

@@ -1,17 +1,17 @@
 """Rows of slots, on one device or split along the slots over many.
 
-Leaves with two or more axes, `[C, ...]`, are nearly all bytes of a buffer. On a
-mesh each shard holds the rows of its own slots, C / D in a row, and only the
-two functions here touch them: they move O(batch) bytes between devices. Leaves
-`[C]`, one number per slot, are whole on every device, so that each rule and
-each draw is the same computation everywhere and chooses the same slots, bit for
-bit, on any mesh.
+Leaves with two or more axes, `[C, ...]`, have nearly all bytes of a buffer. On
+a mesh each of D shards holds the rows of C / D consecutive slots. Only
+`write_rows` and `read_rows` touch them, and move O(batch) bytes between
+devices. Leaves `[C]`, one number per slot, are whole on every device. So each
+rule and each draw is the same computation everywhere and chooses the same
+slots, bit for bit, on any mesh.
 
-The mesh is that of `jax.set_mesh`. Without one, or where its slot axes have
-size 1, these are a plain scatter and gather.
+The mesh is that of `jax.set_mesh`. Without one, or if its slot axes have size
+1, the two functions are a plain scatter and gather.
 
-Leaves `[C, ...]` may live in the memory of the host, `place`: there the host
-computes the scatter and the gather, and rows of a batch alone go to and fro.
+Leaves `[C, ...]` may live in the memory of the host, see `place`. The host then
+computes the scatter and the gather, and only the rows of a batch are moved.
 """
 
 import math
@@ -22,10 +22,11 @@ import jax.numpy as jnp
 from jax.experimental import compute_on
 
 from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 
 _HOST = jax.memory.Space.Host
-# The mesh axes that slots are split over. Others hold copies.
-SLOT_AXES = ('data', 'fsdp')
+# The mesh axes that slots are split over. Other axes hold copies.
+SLOT_AXES = mesh_lib.RULES['slots']
 
 
 def place(
@@ -51,9 +52,9 @@ def place(
 def init_in_place(
   leaf: base.Array, sharding: jax.sharding.NamedSharding
 ) -> base.Array:
-  """Returns a leaf of an empty buffer; on the host, if it is to live there.
+  """Returns a leaf of an empty buffer, made where it will live.
 
-  Made on the device and then moved, it would have to fit there.
+  A leaf for the host may be larger than the memory of the device.
 
   Args:
     leaf: zeros, inside a jit.
@@ -70,9 +71,9 @@ def init_in_place(
 def where_it_is(
   function: Callable, leaf: base.Array, *rest: base.Array
 ) -> base.Array:
-  """Returns `function(leaf, *rest)`, computed and left where the leaf lives.
+  """Returns `function(leaf, *rest)`, computed where the leaf lives.
 
-  On the host, the rest is moved there.
+  If that is the host, `rest` is moved there, and the result stays there.
   """
   if jax.typeof(leaf).memory_space != _HOST:
     return function(leaf, *rest)
@@ -101,7 +102,7 @@ def write_rows(
 
   def write_own(stored, slots, rows):
     num_local = stored[0].shape[0]
-    # A negative index would count from the end; this one is dropped.
+    # A negative index would count from the end, but `num_local` is dropped.
     slots, is_own = _own(slots, axes, num_local)
     return _scatter(stored, jnp.where(is_own, slots, num_local), rows)
 
@@ -123,8 +124,9 @@ def read_rows(stored: base.PyTree, slots: base.Array) -> base.PyTree:
     slots: `[B]` int32 in [0, C]. C reads the last slot.
 
   Returns:
-    The same pytree of `[B, ...]`. Where the slots are split over D devices and
-    D divides B, leaves with two or more axes are split over B; else whole.
+    The same pytree of `[B, ...]`. If the slots are split over D devices and D
+    divides B, leaves with two or more axes are split over B. All others are
+    whole.
 
   Raises:
     ValueError: if the mesh does not divide C.
@@ -143,8 +145,8 @@ def read_rows(stored: base.PyTree, slots: base.Array) -> base.PyTree:
     def read(leaf):
       row_shape = (-1,) + (1,) * (leaf.ndim - 1)
       bits = _to_bits(_gather(leaf, slots))
-      # One device has the row and the others add zero. As floats, -0.0 would
-      # become 0.0 and a NaN another NaN.
+      # One device has the row and the others add zero. A sum of floats would
+      # change -0.0 to 0.0 and a NaN to another NaN.
       bits = jnp.where(is_own.reshape(row_shape), bits, jnp.zeros_like(bits))
       if is_scattered:
         bits = jax.lax.psum_scatter(bits, axes, tiled=True)
@@ -167,8 +169,8 @@ def read_rows(stored: base.PyTree, slots: base.Array) -> base.PyTree:
 def whole(tree: base.PyTree) -> base.PyTree:
   """Makes each leaf whole on every device of the mesh, inside a jit.
 
-  Around a computation on `[C]` this keeps the compiler from splitting it, which
-  would change the order of its sums.
+  The compiler would otherwise split a computation on `[C]`, which would change
+  the order of its sums.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
@@ -185,10 +187,10 @@ def check_capacity(
   sizes = {axis: mesh.shape[axis] for axis in SLOT_AXES if axis in mesh.shape}
   num_shards = math.prod(sizes.values())
   if capacity % num_shards:
-    shape = ' x '.join(f'{axis}={size}' for axis, size in sizes.items())
+    shape = ' x '.join(f'{axis} = {size}' for axis, size in sizes.items())
     raise ValueError(
-      f'capacity={capacity}: the {num_shards} shards of the mesh ({shape}) '
-      'must divide it.'
+      f'capacity = {capacity}: must be divisible by the {num_shards} shards of '
+      f'the mesh, {shape}'
     )
 
 
@@ -252,10 +254,10 @@ def _gather(stored: base.PyTree, slots: base.Array) -> base.PyTree:
     return leaf.at[slots].get(mode='clip')
 
   def read(leaf):
-    found = where_it_is(take, leaf, slots)
-    if jax.typeof(found).memory_space != _HOST:
-      return found
-    return jax.device_put(found, jax.memory.Space.Device)
+    rows = where_it_is(take, leaf, slots)
+    if jax.typeof(rows).memory_space != _HOST:
+      return rows
+    return jax.device_put(rows, jax.memory.Space.Device)
 
   return jax.tree.map(read, stored)
 

@@ -6,14 +6,21 @@ any size. Rewards are compared pair by pair. The cost grows as B^2, but is below
 group of equal rewards gets advantages of exactly zero.
 """
 
+from typing import Annotated
+
 import chex
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl import constants
 
 
+@constants.checked
 def group_standardized(
-  rewards: base.Array, group_id: base.Array, *, eps: float
+  rewards: base.Array,
+  group_id: base.Array,
+  *,
+  eps: Annotated[base.Scalar, constants.POSITIVE],
 ) -> base.Array:
   """Returns (r - mean) / (std + eps) within each group.
 
@@ -25,7 +32,7 @@ def group_standardized(
   Args:
     rewards: `[B]` float.
     group_id: `[B]` int, any values.
-    eps: positive, in units of reward.
+    eps: in units of reward.
 
   Returns:
     `[B]` float; 0 for a group of one rollout or of equal rewards.
@@ -90,8 +97,8 @@ def group_has_variance(rewards: base.Array, group_id: base.Array) -> base.Array:
 
 
 def _total_lead(rewards: base.Array, group_id: base.Array) -> base.Array:
-  # The sum of r_i - r_j over the group. The own term is zero, so the same sum
-  # divided by n is r - mean, and divided by n - 1 is r - mean of the others.
+  # The sum of r_i - r_j over the group. The own term is zero: divided by n, the
+  # sum is r - mean, and divided by n - 1, it is r - mean of the others.
   _check(rewards, group_id)
   leads_BB = rewards[:, None] - rewards[None, :]
   return jnp.sum(jnp.where(_is_same_group(group_id), leads_BB, 0.0), axis=1)

@@ -1,35 +1,41 @@
 """Policy losses, one function per paper, and how their tokens are averaged.
 
 With its constants bound, each loss is a `base.LossFn`: it returns one number
-per token, before any average. The ratio is always pi / mu, the learner's policy
-over the one that sampled the token. `is_clipped` marks the tokens of non-zero
-advantage at which a bound acts: it removes the gradient in `clipped_surrogate`
-and `gspo`, and limits its weight in the others.
+per token, before any average. The ratio r is always pi / mu, the learner's
+policy over the one that sampled the token; A is the advantage of the row.
+
+`is_clipped` marks the tokens of non-zero advantage at which a bound acts. The
+bound removes the gradient in `clipped_surrogate`, `gspo` and `m2po`, and limits
+the weight of the gradient in the others. Before any exponential, every loss
+passes its log ratios through `importance.bounded`, which is such a bound too.
 
 A normalizer is a `base.NormalizerFn`: the loss is sum(weights * loss). The
 weights come from the mask of the whole batch, before it is cut into
 microbatches, so that the sum over the microbatches is the loss of the batch.
 """
 
+from typing import Annotated
+
 import chex
 import jax
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl import constants
 from replay_rl.rl import importance
 
+_Clip = Annotated[base.Scalar, constants.interval('[0, inf]')]
 
+
+@constants.checked
 def clipped_surrogate(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
+  inputs: base.LossInputs,
   *,
-  clip_low: float,
-  clip_high: float,
-  dual_clip: float | None,
+  clip_low: _Clip,
+  clip_high: _Clip,
+  dual_clip: Annotated[base.Scalar | None, constants.interval('(1, inf)')],
 ) -> base.TokenLoss:
-  """Returns -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = pi / mu.
+  """Returns -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
   PPO, https://arxiv.org/abs/1707.06347, equation 7; as in GRPO,
   https://arxiv.org/abs/2402.03300, equation 3, without the KL term. Two bounds
@@ -37,132 +43,115 @@ def clipped_surrogate(
   -max(min(...), dual_clip A) where A < 0, https://arxiv.org/abs/1912.09729.
 
   Args:
-    logprobs: `[B, T]` float, log pi of each token.
-    behavior_logprobs: `[B, T]` float, log mu of each token.
-    advantages: `[B]` float, A of each row.
-    loss_mask: `[B, T]` bool.
+    inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
     clip_low: 1 or more for no lower bound.
     clip_high: inf for no upper bound.
-    dual_clip: the largest ratio where A < 0, above 1; None for no bound.
-
-  Returns:
-    `base.TokenLoss`.
+    dual_clip: the largest ratio where A < 0; None for no bound.
   """
-  _check(logprobs, behavior_logprobs, advantages, loss_mask)
-  log_ratios_BT = importance.log_ratios(logprobs, behavior_logprobs, loss_mask)
   surrogate_BT, is_clipped_BT = _bounded_surrogate(
-    log_ratios_BT,
-    advantages[:, None],
+    _log_ratios(inputs),
+    inputs.advantages[:, None],
     clip_low=clip_low,
     clip_high=clip_high,
     max_ratio=jnp.inf if dual_clip is None else dual_clip,
   )
-  return _token_loss(-surrogate_BT, is_clipped_BT, advantages, loss_mask)
+  return _token_loss(inputs, -surrogate_BT, is_clipped_BT)
 
 
+@constants.checked
 def gspo(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
-  *,
-  clip_low: float,
-  clip_high: float,
+  inputs: base.LossInputs, *, clip_low: _Clip, clip_high: _Clip
 ) -> base.TokenLoss:
   """Returns the clipped surrogate of s = exp(mean of log r over the tokens).
 
-  GSPO, https://arxiv.org/abs/2507.18071, equations 5 and 7: the ratio of the
-  sequence, normalised by its length, which each token of the row repeats. With
-  `sequence_mean` the loss is that of the paper.
+  GSPO, https://arxiv.org/abs/2507.18071, equations 5 and 7: each token of a row
+  has the ratio of the sequence, normalised by its length. With `sequence_mean`
+  the loss is that of the paper.
 
   Args:
-    logprobs: `[B, T]` float, log pi of each token.
-    behavior_logprobs: `[B, T]` float, log mu of each token.
-    advantages: `[B]` float, A of each row.
-    loss_mask: `[B, T]` bool.
+    inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
     clip_low: 1 or more for no lower bound; 3e-4 in the paper.
     clip_high: inf for no upper bound; 4e-4 in the paper.
-
-  Returns:
-    `base.TokenLoss`.
   """
-  _check(logprobs, behavior_logprobs, advantages, loss_mask)
-  log_ratios_BT = importance.log_ratios(logprobs, behavior_logprobs, loss_mask)
-  lengths_B = jnp.maximum(jnp.sum(loss_mask, axis=1), 1)
+  log_ratios_BT = _log_ratios(inputs)
+  lengths_B = jnp.maximum(jnp.sum(inputs.loss_mask, axis=1), 1)
   surrogate_B, is_clipped_B = _bounded_surrogate(
     jnp.sum(log_ratios_BT, axis=1) / lengths_B,
-    advantages,
+    inputs.advantages,
     clip_low=clip_low,
     clip_high=clip_high,
     max_ratio=jnp.inf,
   )
+  return _token_loss(inputs, -surrogate_B[:, None], is_clipped_B[:, None])
+
+
+def m2po(inputs: base.LossInputs) -> base.TokenLoss:
+  """Returns -r A, and zero for the tokens that a whole batch must drop.
+
+  M2PO, https://arxiv.org/abs/2510.01161: tokens at which the gradient moves the
+  ratio further from 1 are dropped where the square of their log ratio is above
+  the cutoff, and count as clipped. The normalizer still counts them.
+
+  Args:
+    inputs: logprobs, behavior_logprobs, advantages, loss_mask and statistics
+      are read. statistics: what `statistics.second_moment_cutoff` returned.
+
+  Raises:
+    ValueError: there are no statistics.
+  """
+  statistics = base.required(inputs, 'statistics', 'm2po')
+  log_ratios_BT = _log_ratios(inputs)
+  is_dropped_BT = importance.moves_away(log_ratios_BT, inputs.advantages) & (
+    log_ratios_BT**2 > statistics['second_moment_cutoff']
+  )
+  bounded_BT, is_bounded_BT = importance.bounded(log_ratios_BT)
+  surrogate_BT = jnp.exp(bounded_BT) * inputs.advantages[:, None]
   return _token_loss(
-    -surrogate_B[:, None], is_clipped_B[:, None], advantages, loss_mask
+    inputs,
+    jnp.where(is_dropped_BT, 0.0, -surrogate_BT),
+    is_dropped_BT | is_bounded_BT,
   )
 
 
-def reinforce(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
-) -> base.TokenLoss:
+def reinforce(inputs: base.LossInputs) -> base.TokenLoss:
   """Returns -A log pi, with no correction for the age of the rollout.
 
   Williams, "Simple Statistical Gradient-Following Algorithms for Connectionist
-  Reinforcement Learning", 1992.
+  Reinforcement Learning", 1992. Nothing is clipped.
 
   Args:
-    logprobs: `[B, T]` float, log pi of each token.
-    behavior_logprobs: `[B, T]` float, not used.
-    advantages: `[B]` float, A of each row.
-    loss_mask: `[B, T]` bool.
-
-  Returns:
-    `base.TokenLoss`; nothing is clipped.
+    inputs: logprobs, advantages and loss_mask are read.
   """
-  _check(logprobs, behavior_logprobs, advantages, loss_mask)
-  del behavior_logprobs
-  loss_BT = -advantages[:, None] * logprobs
-  return _token_loss(loss_BT, jnp.zeros_like(loss_mask), advantages, loss_mask)
+  _check(inputs)
+  return _weighted(inputs, 1.0, jnp.zeros_like(inputs.loss_mask))
 
 
+@constants.checked
 def asymre(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
+  inputs: base.LossInputs,
   *,
-  delta_v: float,
+  delta_v: Annotated[base.Scalar, constants.FINITE],
 ) -> base.TokenLoss:
   """Returns -(A - delta_v) log pi, REINFORCE with a shifted baseline.
 
   AsymRE, https://arxiv.org/abs/2506.20520: the baseline is the mean reward of
   the group at generation plus `delta_v`, so A is to be
   `advantages.group_mean_baseline`. A negative `delta_v` gives more weight to
-  good responses than to bad ones.
+  good responses than to bad ones. Nothing is clipped.
 
   Args:
-    logprobs: `[B, T]` float, log pi of each token.
-    behavior_logprobs: `[B, T]` float, not used.
-    advantages: `[B]` float, A = r - mean of each row.
-    loss_mask: `[B, T]` bool.
+    inputs: logprobs, advantages and loss_mask are read.
     delta_v: in units of reward, -0.1 in https://arxiv.org/abs/2604.08706.
-
-  Returns:
-    `base.TokenLoss`; nothing is clipped.
   """
-  _check(logprobs, behavior_logprobs, advantages, loss_mask)
-  return reinforce(logprobs, behavior_logprobs, advantages - delta_v, loss_mask)
+  _check(inputs)
+  return reinforce(inputs._replace(advantages=inputs.advantages - delta_v))
 
 
+@constants.checked
 def truncated_importance_sampling(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
+  inputs: base.LossInputs,
   *,
-  max_ratio: float,
+  max_ratio: Annotated[base.Scalar, constants.interval('(0, inf]')],
 ) -> base.TokenLoss:
   """Returns -sg(min(r, max_ratio)) A log pi, sg stopping the gradient.
 
@@ -170,36 +159,21 @@ def truncated_importance_sampling(
   each token by itself.
 
   Args:
-    logprobs: `[B, T]` float, log pi of each token.
-    behavior_logprobs: `[B, T]` float, log mu of each token.
-    advantages: `[B]` float, A of each row.
-    loss_mask: `[B, T]` bool.
+    inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
     max_ratio: the largest weight of a token.
-
-  Returns:
-    `base.TokenLoss`.
   """
-  _check(logprobs, behavior_logprobs, advantages, loss_mask)
-  ratios_BT = jax.lax.stop_gradient(
-    jnp.exp(importance.log_ratios(logprobs, behavior_logprobs, loss_mask))
-  )
-  weights_BT = jnp.minimum(ratios_BT, max_ratio)
-  return _token_loss(
-    -weights_BT * advantages[:, None] * logprobs,
-    ratios_BT > max_ratio,
-    advantages,
-    loss_mask,
+  log_ratios_BT, is_bounded_BT = importance.bounded(_log_ratios(inputs))
+  ratios_BT = jnp.exp(log_ratios_BT)
+  return _weighted(
+    inputs,
+    jnp.minimum(ratios_BT, max_ratio),
+    is_bounded_BT | (ratios_BT > max_ratio),
   )
 
 
+@constants.checked
 def cispo(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
-  *,
-  clip_low: float,
-  clip_high: float,
+  inputs: base.LossInputs, *, clip_low: _Clip, clip_high: _Clip
 ) -> base.TokenLoss:
   """Returns -sg(clip(r, 1 - clip_low, 1 + clip_high)) A log pi.
 
@@ -207,35 +181,19 @@ def cispo(
   weight is bounded, and no token loses its gradient.
 
   Args:
-    logprobs: `[B, T]` float, log pi of each token.
-    behavior_logprobs: `[B, T]` float, log mu of each token.
-    advantages: `[B]` float, A of each row.
-    loss_mask: `[B, T]` bool.
+    inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
     clip_low: 1 or more for no lower bound, as in the paper.
     clip_high: inf for no upper bound.
-
-  Returns:
-    `base.TokenLoss`.
   """
-  _check(logprobs, behavior_logprobs, advantages, loss_mask)
-  ratios_BT = jax.lax.stop_gradient(
-    jnp.exp(importance.log_ratios(logprobs, behavior_logprobs, loss_mask))
-  )
+  log_ratios_BT, is_bounded_BT = importance.bounded(_log_ratios(inputs))
+  ratios_BT = jnp.exp(log_ratios_BT)
   weights_BT = jnp.clip(ratios_BT, 1.0 - clip_low, 1.0 + clip_high)
-  return _token_loss(
-    -weights_BT * advantages[:, None] * logprobs,
-    weights_BT != ratios_BT,
-    advantages,
-    loss_mask,
+  return _weighted(
+    inputs, weights_BT, is_bounded_BT | (weights_BT != ratios_BT)
   )
 
 
-def topr(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
-) -> base.TokenLoss:
+def topr(inputs: base.LossInputs) -> base.TokenLoss:
   """Returns -w A log pi, w = 1 where A >= 0, else sg(min(pi(y) / mu(y), 1)).
 
   TOPR, https://arxiv.org/abs/2503.14286, the canonical form: good responses
@@ -243,26 +201,14 @@ def topr(
   of the whole sequence y, so long responses are tapered sooner.
 
   Args:
-    logprobs: `[B, T]` float, log pi of each token.
-    behavior_logprobs: `[B, T]` float, log mu of each token.
-    advantages: `[B]` float, A of each row.
-    loss_mask: `[B, T]` bool.
-
-  Returns:
-    `base.TokenLoss`.
+    inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
   """
-  _check(logprobs, behavior_logprobs, advantages, loss_mask)
-  log_ratios_BT = importance.log_ratios(logprobs, behavior_logprobs, loss_mask)
-  log_ratios_B = jax.lax.stop_gradient(jnp.sum(log_ratios_BT, axis=1))
-  is_bad_B = advantages < 0
-  tapered_B = jnp.exp(jnp.minimum(log_ratios_B, 0.0))
-  weights_B = jnp.where(is_bad_B, tapered_B, 1.0)
-  return _token_loss(
-    -(weights_B * advantages)[:, None] * logprobs,
-    (is_bad_B & (log_ratios_B > 0))[:, None],
-    advantages,
-    loss_mask,
-  )
+  log_ratios_B = jnp.sum(_log_ratios(inputs), axis=1)
+  bounded_B, is_bounded_B = importance.bounded(log_ratios_B)
+  is_bad_B = inputs.advantages < 0
+  weights_B = jnp.where(is_bad_B, jnp.exp(jnp.minimum(bounded_B, 0.0)), 1.0)
+  is_clipped_B = is_bad_B & (is_bounded_B | (log_ratios_B > 0))
+  return _weighted(inputs, weights_B[:, None], is_clipped_B[:, None])
 
 
 def token_mean(loss_mask: base.Array) -> base.Array:
@@ -297,7 +243,12 @@ def sequence_mean(loss_mask: base.Array) -> base.Array:
   return loss_mask / (lengths_B1 * _at_least_one(_num_rows(loss_mask)))
 
 
-def constant(loss_mask: base.Array, *, tokens_per_row: float) -> base.Array:
+@constants.checked
+def constant(
+  loss_mask: base.Array,
+  *,
+  tokens_per_row: Annotated[base.Scalar, constants.POSITIVE],
+) -> base.Array:
   """Returns one weight for all tokens, whatever the lengths of the responses.
 
   Dr. GRPO, https://arxiv.org/abs/2503.20783, section 3.2. Rows without a token
@@ -318,9 +269,9 @@ def _bounded_surrogate(
   log_ratios: base.Array,
   advantages: base.Array,
   *,
-  clip_low: float,
-  clip_high: float,
-  max_ratio: float,
+  clip_low: base.Scalar,
+  clip_high: base.Scalar,
+  max_ratio: base.Scalar,
 ) -> tuple[base.Array, base.Array]:
   # min(r A, clip(r) A) is A times r, bounded on the one side to which A pushes
   # r: above where A > 0 and below where A < 0.
@@ -328,21 +279,50 @@ def _bounded_surrogate(
   upper = jnp.where(advantages < 0, max_ratio, 1.0 + clip_high)
   # The bound is on log r. On r itself, the gradient of a clipped token would be
   # 0 * exp(log r), which is nan once exp overflows.
-  bounded = jnp.clip(log_ratios, jnp.log(lower), jnp.log(upper))
+  bounded, _ = importance.bounded(log_ratios)
+  bounded = jnp.clip(bounded, jnp.log(lower), jnp.log(upper))
   return jnp.exp(bounded) * advantages, bounded != log_ratios
 
 
-def _token_loss(
-  loss: base.Array,
+def _weighted(
+  inputs: base.LossInputs,
+  weights: base.Array | float,
   is_clipped: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
 ) -> base.TokenLoss:
-  has_gradient_BT = loss_mask & (advantages != 0)[:, None]
+  """Returns -sg(weights) A log pi."""
+  weights = jax.lax.stop_gradient(weights)
+  loss_BT = -weights * inputs.advantages[:, None] * inputs.logprobs
+  return _token_loss(inputs, loss_BT, is_clipped)
+
+
+def _token_loss(
+  inputs: base.LossInputs, loss: base.Array, is_clipped: base.Array
+) -> base.TokenLoss:
+  mask_BT = inputs.loss_mask
+  has_gradient_BT = mask_BT & (inputs.advantages != 0)[:, None]
   return base.TokenLoss(
-    loss=jnp.where(loss_mask, loss, 0.0),
+    loss=jnp.where(mask_BT, loss, 0.0),
     is_clipped=has_gradient_BT & is_clipped,
   )
+
+
+def _log_ratios(inputs: base.LossInputs) -> base.Array:
+  _check(inputs)
+  return importance.log_ratios(
+    inputs.logprobs, inputs.behavior_logprobs, inputs.loss_mask
+  )
+
+
+def _check(inputs: base.LossInputs) -> None:
+  chex.assert_rank([inputs.logprobs, inputs.advantages], [2, 1])
+  chex.assert_equal_shape(
+    [inputs.logprobs, inputs.behavior_logprobs, inputs.loss_mask]
+  )
+  chex.assert_equal_shape_prefix([inputs.logprobs, inputs.advantages], 1)
+  chex.assert_type(
+    [inputs.logprobs, inputs.behavior_logprobs, inputs.advantages], float
+  )
+  chex.assert_type(inputs.loss_mask, bool)
 
 
 def _num_rows(loss_mask: base.Array) -> base.Array:
@@ -351,19 +331,6 @@ def _num_rows(loss_mask: base.Array) -> base.Array:
 
 def _at_least_one(counts: base.Array) -> base.Array:
   return jnp.maximum(counts, 1).astype(jnp.float32)
-
-
-def _check(
-  logprobs: base.Array,
-  behavior_logprobs: base.Array,
-  advantages: base.Array,
-  loss_mask: base.Array,
-) -> None:
-  chex.assert_rank([logprobs, advantages], [2, 1])
-  chex.assert_equal_shape([logprobs, behavior_logprobs, loss_mask])
-  chex.assert_equal_shape_prefix([logprobs, advantages], 1)
-  chex.assert_type([logprobs, behavior_logprobs, advantages], float)
-  chex.assert_type(loss_mask, bool)
 
 
 def _check_mask(loss_mask: base.Array) -> None:

@@ -5,16 +5,20 @@ shards of its own devices, and process 0 does what is left. A run is restored
 onto the shardings of another one, whatever mesh and processes it was saved by.
 """
 
+import functools
 import pathlib
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from replay_rl import base
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
-from replay_rl.run import checksum
-from replay_rl.run import iteration
+from replay_rl.replay import storage
+from replay_rl.run import state
 
 # Checkpoints that could not be read are moved here, beside the folder.
 DAMAGED = 'damaged_checkpoints'
@@ -36,7 +40,7 @@ def open_folder(folder: pathlib.Path, *, keep: int) -> ocp.CheckpointManager:
   )
 
 
-def save(manager: ocp.CheckpointManager, run: iteration.RunState) -> None:
+def save(manager: ocp.CheckpointManager, run: state.RunState) -> None:
   """Saves a run under the iterations it has done, in the background.
 
   Returns once the run has been copied, so that it may then be donated. A
@@ -49,14 +53,14 @@ def save(manager: ocp.CheckpointManager, run: iteration.RunState) -> None:
     _iterations_done(run),
     args=ocp.args.Composite(
       run=ocp.args.StandardSave(copy),
-      checksums=ocp.args.JsonSave(checksum.of_leaves(copy)),
+      checksums=ocp.args.JsonSave(checksums(copy)),
     ),
   )
 
 
 def restore_latest(
-  manager: ocp.CheckpointManager, like: iteration.RunState
-) -> iteration.RunState | None:
+  manager: ocp.CheckpointManager, like: state.RunState
+) -> state.RunState | None:
   """Returns the newest run that can be read; None if there is none.
 
   A checkpoint that is damaged is moved aside with a warning, and the one before
@@ -115,12 +119,12 @@ def _move_aside(
 
 
 def _restore(
-  manager: ocp.CheckpointManager, step: int, like: iteration.RunState
-) -> iteration.RunState:
+  manager: ocp.CheckpointManager, step: int, like: state.RunState
+) -> state.RunState:
   folder = pathlib.Path(manager.directory) / str(step)
   with processes.together(f'reading {folder}'):
     restored = _read(folder, like)
-  found = checksum.of_leaves(restored['run'])
+  found = checksums(restored['run'])
   with processes.together(f'checking {folder}'):
     wrong = [
       name
@@ -132,7 +136,7 @@ def _restore(
   return restored['run']
 
 
-def _read(folder: pathlib.Path, like: iteration.RunState) -> ocp.args.Composite:
+def _read(folder: pathlib.Path, like: state.RunState) -> ocp.args.Composite:
   abstract = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(
       leaf.shape, leaf.dtype, sharding=leaf.sharding
@@ -155,6 +159,81 @@ def _read(folder: pathlib.Path, like: iteration.RunState) -> ocp.args.Composite:
     )
 
 
-def _iterations_done(run: iteration.RunState) -> int:
+def _iterations_done(run: state.RunState) -> int:
   # With an axis of seeds, all have done the same number.
-  return int(np.max(np.asarray(run.iteration)))
+  return int(np.max(np.asarray(run.clock.iteration)))
+
+
+def checksums(tree: base.PyTree) -> dict[str, int]:
+  """Returns a checksum of each array, by its path in the tree.
+
+  Computed where the arrays are: what crosses devices is one number per array.
+  With many processes all have to call it, and all get the same.
+
+  Args:
+    tree: arrays as of `checksum_of_array`.
+  """
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  found = np.asarray(
+    _checksum_program(_everywhere(tree))([leaf for _, leaf in leaves])
+  )
+  return {
+    jax.tree_util.keystr(path): int(value)
+    for (path, _), value in zip(leaves, found, strict=True)
+  }
+
+
+def checksum_of_array(array: base.Array) -> base.Array:
+  """Returns the sum of a hash of each element and its place, `[]` uint32.
+
+  For a given place, the hash of an element is one to one, so that a change of
+  one element always changes the sum. Of several, all but one in 2^32 do.
+
+  Args:
+    array: of bools, or of numbers of at most 32 bits.
+  """
+  words = _words(array)
+  place = jnp.zeros_like(words)
+  for axis, size in enumerate(words.shape):
+    place = place * jnp.uint32(size % 2**32) + jax.lax.broadcasted_iota(
+      jnp.uint32, words.shape, axis
+    )
+  place = jax.device_put(place, jax.typeof(words).memory_space)
+  # The finalizer of MurmurHash3, https://github.com/aappleby/smhasher.
+  mixed = words ^ (place * jnp.uint32(0x9E3779B9))
+  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+    mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+  # Integers, because their sum modulo 2^32 is the same in any order.
+  return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
+
+
+def _words(array: base.Array) -> base.Array:
+  """Returns the bits of each element as a uint32."""
+  if array.dtype == jnp.bool_:
+    return array.astype(jnp.uint32)
+  unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[array.dtype.itemsize]
+  return jax.lax.bitcast_convert_type(array, unsigned).astype(jnp.uint32)
+
+
+@functools.cache
+def _checksum_program(sharding: jax.sharding.Sharding | None):
+  return processes.aligned(
+    jax.jit(
+      lambda leaves: jnp.stack(
+        jax.device_put(
+          [storage.where_it_is(checksum_of_array, leaf) for leaf in leaves],
+          jax.memory.Space.Device,
+        )
+      ),
+      out_shardings=sharding,
+    )
+  )
+
+
+def _everywhere(tree: base.PyTree) -> jax.sharding.Sharding | None:
+  """Returns the sharding of what every device of these arrays holds."""
+  for leaf in jax.tree.leaves(tree):
+    sharding = getattr(leaf, 'sharding', None)
+    if isinstance(sharding, jax.sharding.NamedSharding):
+      return mesh_lib.whole(sharding.mesh)
+  return None

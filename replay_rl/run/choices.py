@@ -1,67 +1,95 @@
 """Choices written as calls: `recency(half_life=8) * max_age(limit=16)`.
 
-A small grammar, parsed with `ast` and never evaluated: a function's name, its
-keyword constants as literals, `*` between slot rules and `+` between rewards.
+A small grammar, parsed with `ast` and never evaluated: the name of a function,
+its keyword constants as literals, and `*` or `+` between calls where the kind
+of the choice allows it. `my_module:my_rule(x=1)` imports the function. A choice
+may also be a function itself, or a `functools.partial` of one.
 """
 
 import ast
 import functools
+import hashlib
+import importlib
 import inspect
+import io
+import re
+import tokenize
 import types
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
+
+import jax
+import numpy as np
 
 from replay_rl import base
-from replay_rl.replay import rules
+from replay_rl import constants
 
-Functions = Mapping[str, Callable]
+_LONGEST_TEXT = 2000  # Characters; a longer one could exhaust the parser.
+_COLON = '__colon__'  # An attribute instead of the colon of `module:name`.
+_OPERATORS = {'*': ast.Mult, '+': ast.Add}
+_PARSE_ERRORS = (
+  SyntaxError,
+  ValueError,
+  TypeError,
+  MemoryError,
+  RecursionError,
+  tokenize.TokenError,
+)
 
 
-def choose(
-  field: str,
-  text: str,
-  functions: Functions,
-  offered: Mapping[str, Any] | None = None,
-) -> Callable:
-  """Returns the function that `text` names, its constants bound.
+class Kind(NamedTuple):
+  """What may be chosen for a field.
 
-  Args:
-    field: name of the config field, for error messages.
-    text: a call such as `group_standardized(eps=1e-6)`.
-    functions: what may be named.
-    offered: values for keyword arguments that the text cannot give.
-
-  Raises:
-    ValueError: not a call, an unknown name, an unknown or a missing constant.
+  functions: by name, those that a text may name without a module.
+  positionals: names of the positional arguments that each function takes.
+  operator: '*' or '+' if a text may join several calls, else ''.
+  join: (functions) -> the function that joins them; None without an operator.
   """
-  return _bind(field, text, _parse(field, text), functions, offered or {})
+
+  functions: Mapping[str, Callable]
+  positionals: tuple[str, ...]
+  operator: str = ''
+  join: Callable[..., Callable] | None = None
 
 
-def product(
-  field: str, text: str, offered: Mapping[str, Any] | None = None
-) -> base.SlotRule:
-  """Returns the product of the slot rules that `text` names, as `choose`."""
-  functions = functions_like(rules, 'state', 'step')
-  return rules.product(
-    *(
-      _bind(field, text, factor, functions, offered or {})
-      for factor in _operands(_parse(field, text), ast.Mult)
-    )
-  )
+class Choice(NamedTuple):
+  """A choice whose names and constants are allowed.
+
+  text: the choice as a call.
+  scalars: values of the constants that may be arrays, keyed `half_life`; where
+    functions are joined, keyed `recency.half_life`, and `recency_2.half_life`
+    for the second `recency`.
+  bind: (scalars) -> the function with these and its other constants bound;
+    keywords replace offered values.
+  takes: names of the offered values that the functions take.
+  record: for config.json: the text, and by `module:name` a hash of the source
+    of each function that is not one of the kind's own.
+  """
+
+  text: str
+  scalars: dict[str, float | int]
+  bind: Callable[..., Callable]
+  takes: frozenset[str]
+  record: dict[str, Any]
 
 
-def total(field: str, text: str, functions: Functions) -> Callable:
-  """Returns the sum of the functions that `text` names, as `choose`."""
-  terms = [
-    _bind(field, text, term, functions, {})
-    for term in _operands(_parse(field, text), ast.Add)
-  ]
-  return lambda *arguments: sum(term(*arguments) for term in terms)
+class _Call(NamedTuple):
+  """One function of a choice.
+
+  function: with the constants bound that are part of the program.
+  scalars: values of its other constants, by (name, key in `Choice.scalars`).
+  takes: names of the offered values that it takes.
+  """
+
+  function: Callable
+  scalars: dict[tuple[str, str], float | int]
+  takes: list[str]
 
 
 def functions_like(
-  module: types.ModuleType, *arguments: str
+  module: types.ModuleType, *positionals: str
 ) -> dict[str, Callable]:
   """Returns the public functions of a module that take these positionals."""
   return {
@@ -69,69 +97,280 @@ def functions_like(
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__
     and not name.startswith('_')
-    and _names(function, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    == list(arguments)
+    and _positionals(function) == positionals
   }
 
 
-def _parse(field: str, text: str) -> ast.expr:
-  try:
-    return ast.parse(text, mode='eval').body
-  except SyntaxError as error:
-    raise ValueError(
-      f'{field} = {text!r}: must be a call such as max_age(limit=10)'
-    ) from error
+def total(*functions: Callable) -> Callable:
+  """Returns the sum of functions: the `Kind.join` of '+'."""
+  return lambda *arguments: sum(function(*arguments) for function in functions)
 
 
-def _operands(node: ast.expr, operator: type[ast.operator]) -> list[ast.expr]:
-  """Returns what the operator joins, from left to right."""
-  if isinstance(node, ast.BinOp) and isinstance(node.op, operator):
-    return [*_operands(node.left, operator), node.right]
-  return [node]
+def choose(
+  field: str,
+  choice: str | Callable,
+  kind: Kind,
+  offered: Mapping[str, Any] | None = None,
+) -> Choice:
+  """Returns the functions that a choice names, and their constants.
+
+  Args:
+    field: name of the config field, for messages.
+    choice: a call such as `group_standardized(eps=1e-6)`, or a function.
+    kind: what may be chosen.
+    offered: values for keyword constants that the choice cannot give.
+
+  Raises:
+    ValueError: the choice is not a call, names a function that cannot be found
+      or has other arguments than the kind, or gives constants that are unknown,
+      missing, repeated or not allowed by their annotations.
+  """
+  offered = offered or {}
+  if isinstance(choice, str):
+    text, complaint = choice, f'{field} = {constants.shown(choice)}: '
+    parsed = [
+      _parse_call(complaint, node, kind)
+      for node in _operands(complaint, choice, kind)
+    ]
+  else:
+    text = _called(f'{field} = {constants.shown(choice)}: ', choice)
+    complaint = f'{field} = {constants.shown(text)}: '
+    parsed = [(text.partition('(')[0], choice, {})]
+  names, calls, hashes = [], [], {}
+  for reference, function, values in parsed:
+    if function is not kind.functions.get(reference):
+      _check_arguments(f'{complaint}{reference}', function, kind)
+      source = _source(complaint, function, set())
+      hashes[reference] = hashlib.sha256(source.encode()).hexdigest()
+    short = re.split('[.:]', reference)[-1]
+    number = sum(name == short for name in names) + 1
+    names.append(short)
+    prefix = ''
+    if len(parsed) > 1:
+      prefix = f'{short}.' if number == 1 else f'{short}_{number}.'
+    calls.append(_call(complaint, prefix, function, values, offered))
+  return Choice(
+    text=text,
+    scalars={
+      key: value for call in calls for (_, key), value in call.scalars.items()
+    },
+    bind=functools.partial(_bind, calls, kind, offered),
+    takes=frozenset(name for call in calls for name in call.takes),
+    record={'text': text, 'functions': hashes},
+  )
 
 
 def _bind(
-  field: str,
-  text: str,
-  node: ast.expr,
-  functions: Functions,
+  calls: list[_Call],
+  kind: Kind,
   offered: Mapping[str, Any],
+  scalars: Mapping[str, base.Array | float],
+  **replaced: Any,
 ) -> Callable:
-  complaint = f'{field} = {text!r}: '
-  if (
-    not isinstance(node, ast.Call)
-    or not isinstance(node.func, ast.Name)
-    or node.args
-  ):
-    raise ValueError(
-      complaint + 'must be a call with keyword constants, such as '
-      'max_age(limit=10)'
+  keys = {key for call in calls for _, key in call.scalars}
+  if set(scalars) != keys:
+    raise ValueError(f'scalars = {sorted(scalars)}: must be {sorted(keys)}')
+  values = {**offered, **replaced}
+  bound = [
+    functools.partial(
+      call.function,
+      **{name: scalars[key] for name, key in call.scalars},
+      **{name: values[name] for name in call.takes},
     )
-  name = node.func.id
-  if name not in functions:
-    raise ValueError(
-      f'{complaint}{name} is not one of {", ".join(sorted(functions))}'
-    )
-  keywords = _names(functions[name], inspect.Parameter.KEYWORD_ONLY)
-  constants = {key: offered[key] for key in keywords if key in offered}
-  allowed = [key for key in keywords if key not in offered]
+    for call in calls
+  ]
+  return bound[0] if kind.join is None else kind.join(*bound)
+
+
+def _operands(complaint: str, text: str, kind: Kind) -> list[ast.expr]:
+  """Returns what the operator joins, from left to right."""
+  if len(text) > _LONGEST_TEXT:
+    raise ValueError(f'{complaint}must have at most {_LONGEST_TEXT} characters')
+  try:
+    parts, depth = [], 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+      depth += (token.string in list('([{')) - (token.string in list(')]}'))
+      is_colon = token.string == ':' and depth == 0
+      parts.append(f'.{_COLON}.' if is_colon else token.string)
+    node = ast.parse(' '.join(parts).strip(), mode='eval').body
+  except _PARSE_ERRORS as error:
+    raise ValueError(f'{complaint}{_must(kind)}') from error
+  operands = []
+  joint = _OPERATORS.get(kind.operator)
+  while joint and isinstance(node, ast.BinOp) and isinstance(node.op, joint):
+    operands.insert(0, node.right)
+    node = node.left
+  return [node, *operands]
+
+
+def _must(kind: Kind) -> str:
+  several = f', or several joined by {kind.operator}' * bool(kind.operator)
+  return (
+    f'must be one call with keyword constants{several}, such as name(x=1), of '
+    f'{", ".join(sorted(kind.functions))} or module:name'
+  )
+
+
+def _parse_call(
+  complaint: str, node: ast.expr, kind: Kind
+) -> tuple[str, Callable, dict[str, Any]]:
+  """Returns the reference to a function, the function and its constants."""
+  if not isinstance(node, ast.Call) or node.args:
+    raise ValueError(f'{complaint}{_must(kind)}')
+  names, leaf = [], node.func
+  while isinstance(leaf, ast.Attribute):
+    names.insert(0, leaf.attr)
+    leaf = leaf.value
+  names.insert(0, leaf.id if isinstance(leaf, ast.Name) else '()')
+  reference = '.'.join(names).replace(f'.{_COLON}.', ':')
+  values = {}
   for keyword in node.keywords:
-    if keyword.arg not in allowed:
-      raise ValueError(
-        f'{complaint}{name} has no constant {keyword.arg!r}; it has {allowed}'
-      )
+    name = keyword.arg or '**'
+    if name == '**' or name in values:
+      raise ValueError(f'{complaint}{name}: must be given once, as name=value')
     try:
-      constants[keyword.arg] = ast.literal_eval(keyword.value)
-    except ValueError as error:
+      values[name] = ast.literal_eval(keyword.value)
+    except _PARSE_ERRORS as error:
       raise ValueError(
-        f'{complaint}{keyword.arg} must be a number, a bool, a string or None'
+        f'{complaint}{name}: must be a number, a bool, a string or None'
       ) from error
-  missing = [key for key in keywords if key not in constants]
+  if reference in kind.functions:
+    return reference, kind.functions[reference], values
+  module, colon, name = reference.partition(':')
+  if not colon:
+    raise ValueError(f'{complaint}{reference}: {_must(kind)}')
+  try:
+    return reference, getattr(importlib.import_module(module), name), values
+  except (Exception, SystemExit) as error:  # The module may raise anything.
+    raise ValueError(
+      f'{complaint}{reference}: must be importable, but raised '
+      f'{type(error).__name__}: {error}'
+    ) from error
+
+
+def _call(
+  complaint: str,
+  prefix: str,
+  function: Callable,
+  values: dict[str, Any],
+  offered: Mapping[str, Any],
+) -> _Call:
+  """Returns a function with its constants, `values` and defaults, checked."""
+  try:
+    known = constants.of_function(function)
+  except ValueError as error:
+    raise ValueError(f'{complaint}{error}') from error
+  allowed = [name for name in known if name not in offered]
+  for name in values:
+    if name not in allowed:
+      raise ValueError(f'{complaint}{name}: must be one of {allowed}')
+  values = {name: known[name].default for name in allowed} | values
+  missing = [
+    name for name in allowed if values[name] is inspect.Parameter.empty
+  ]
   if missing:
-    raise ValueError(f'{complaint}{name} also needs {missing}')
-  return functools.partial(functions[name], **constants)
+    raise ValueError(f'{complaint}{missing}: must be given')
+  constants.check(complaint, function, values)
+  scalars = {
+    name: value
+    for name, value in values.items()
+    if known[name].is_scalar and isinstance(value, (int, float))
+  }
+  static = {name: values[name] for name in allowed if name not in scalars}
+  return _Call(
+    function=functools.partial(function, **static),
+    scalars={(name, prefix + name): scalars[name] for name in scalars},
+    takes=[name for name in known if name in offered],
+  )
 
 
-def _names(function: Callable, kind: Any) -> list[str]:
-  parameters = inspect.signature(function).parameters.values()
-  return [parameter.name for parameter in parameters if parameter.kind is kind]
+def _innermost(complaint: str, function: Callable) -> types.FunctionType:
+  """Returns the Python function under partials, `jax.jit` and wrappers."""
+  inner = function
+  while isinstance(inner, functools.partial):
+    inner = inner.func
+  inner = inspect.unwrap(inner)
+  if not isinstance(inner, types.FunctionType):
+    raise ValueError(f'{complaint}must be a call or a Python function')
+  return inner
+
+
+def _called(complaint: str, function: Callable) -> str:
+  """Returns a function given as such, as a call with the constants it binds."""
+  inner = _innermost(complaint, function)
+  bound = []
+  while isinstance(function, functools.partial):
+    bound = [
+      *(constants.shown(value) for value in function.args),
+      *(f'{x}={constants.shown(y)}' for x, y in function.keywords.items()),
+      *bound,
+    ]
+    function = function.func
+  return f'{inner.__module__}:{inner.__qualname__}({", ".join(bound)})'
+
+
+def _check_arguments(complaint: str, function: Callable, kind: Kind) -> None:
+  """Raises ValueError if a function has other arguments than the kind."""
+  _innermost(f'{complaint}: ', function)
+  try:
+    signature = inspect.signature(function)
+  except (TypeError, ValueError) as error:  # A partial with too many arguments.
+    raise ValueError(f'{complaint}: {error}') from error
+  arguments = list(kind.positionals)
+  keywords = [
+    x for x in signature.parameters.values() if x.kind is x.KEYWORD_ONLY
+  ]
+  if list(signature.parameters) != arguments + [x.name for x in keywords]:
+    raise ValueError(
+      f'{complaint}{signature}: must take ({", ".join(arguments)}) and keyword '
+      'constants after a *'
+    )
+
+
+def _positionals(function: Callable) -> tuple[str, ...]:
+  return tuple(
+    parameter.name
+    for parameter in inspect.signature(function).parameters.values()
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+  )
+
+
+def _source(complaint: str, value: Any, seen: set[int]) -> str:
+  """Returns a text that changes with what a function computes.
+
+  It has the source of the function and, for closures, partials and containers,
+  that of all that they hold. Global variables have no part in it.
+
+  Args:
+    complaint: start of a message.
+    value: a function, or what one holds.
+    seen: ids of functions whose source was already taken.
+  """
+  text, parts = '', []
+  if isinstance(value, functools.partial):
+    parts = [value.func, value.args, value.keywords]
+  elif isinstance(value, types.FunctionType):
+    if id(value) in seen:
+      return value.__qualname__
+    seen.add(id(value))
+    parts = [value.__defaults__, value.__kwdefaults__]
+    try:
+      text = inspect.getsource(value.__code__)
+      parts += [cell.cell_contents for cell in value.__closure__ or ()]
+    except (OSError, ValueError) as error:
+      raise ValueError(
+        f'{complaint}{value.__qualname__}: must be defined in a file, so that '
+        'its source can be recorded'
+      ) from error
+  elif isinstance(value, (list, tuple)):
+    parts = value
+  elif isinstance(value, dict):
+    parts = value.items()
+  elif isinstance(value, (jax.Array, np.ndarray)):
+    array = np.asarray(value)
+    text = f'{array.dtype}{array.shape}{array.tobytes().hex()}'
+  elif hasattr(value, '__wrapped__'):  # Such as a function under `jax.jit`.
+    parts = [value.__wrapped__]
+  else:
+    text = re.sub(' at 0x[0-9a-f]+', '', repr(value))
+  return '\n'.join([text, *(_source(complaint, part, seen) for part in parts)])

@@ -7,74 +7,82 @@ import numpy as np
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.parallel import mesh
-from replay_rl.run import iteration
+from replay_rl.run import events
 from replay_rl.run import pass_at_k
+from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
 
-def sample(
-  params: base.PyTree,
-  seed: base.Array,
+def prompts_of_seed(
+  seed: base.Array, *, task: task_lib.Task, num_prompts: int
+) -> base.Prompts:
+  """Returns the evaluation prompts of a seed, `[P]`, the same at every call."""
+  return task.prompts_fn(
+    rng.stream_key(seed, 'evaluation_prompts'), num_prompts
+  )
+
+
+def samples_of_seed(
+  policy: events.Policy,
   prompts: base.Prompts,
   *,
-  generate_fn: iteration.GenerateFn,
+  parts: state.Parts,
   num_samples: int,
-) -> tuple[base.Completions, base.PyTree]:
+) -> tuple[tuple[base.Completions, base.PyTree], ...]:
   """Samples responses to evaluation prompts.
 
+  The noise is the same at every call, so that two points of a learning curve
+  differ by their weights alone.
+
   Args:
-    params: weights to evaluate.
-    seed: `[]` integer, the seed of the run.
-    prompts: `[P]` prompts.
-    generate_fn: how to sample.
-    num_samples: n, samples per prompt.
+    policy: the weights to evaluate.
+    prompts: `[P]`.
+    parts: of the run.
+    num_samples: n, samples per prompt at temperature 1.
 
   Returns:
-    Completions `[P * n, ...]`, the samples of a prompt side by side, and the
-    reference of each.
+    Completions and the reference of each: greedy, `[P]`, and sampled, `[P * n]`
+    with the samples of a prompt side by side.
   """
+  return (
+    _sample(policy, prompts, parts.greedy_fn, 1),
+    _sample(policy, prompts, parts.unbiased_fn, num_samples),
+  )
+
+
+def rewards_of_seed(
+  greedy: tuple[base.Completions, base.PyTree],
+  sampled: tuple[base.Completions, base.PyTree],
+  *,
+  task: task_lib.Task,
+  num_prompts: int,
+) -> tuple[base.Array, base.Array]:
+  """Returns the rewards `[P, 1]` and `[P, n]` of these responses."""
+  greedy_rewards, sampled_rewards = (
+    task.reward_fn(
+      completions.responses, completions.lengths, references
+    ).reshape(num_prompts, -1)
+    for completions, references in (greedy, sampled)
+  )
+  return greedy_rewards, sampled_rewards
+
+
+def _sample(
+  policy: events.Policy,
+  prompts: base.Prompts,
+  generate_fn: state.GenerateFn,
+  num_samples: int,
+) -> tuple[base.Completions, base.PyTree]:
   rows = mesh.split_rows(
     jax.tree.map(lambda leaf: jnp.repeat(leaf, num_samples, axis=0), prompts)
   )
-  completions = generate_fn(params, rng.stream_key(seed, 'evaluate'), rows)
+  completions = generate_fn(
+    policy.params,
+    rng.stream_key(policy.seed, 'evaluate'),
+    rows,
+    jnp.arange(rows.lengths.shape[0], dtype=jnp.uint32),
+  )
   return completions, rows.references
-
-
-def sample_rewards(
-  params: base.PyTree,
-  seed: base.Array,
-  *,
-  task: task_lib.Task,
-  generate_fn: iteration.GenerateFn,
-  num_prompts: int,
-  num_samples: int,
-) -> base.Array:
-  """Returns the rewards of samples to the evaluation prompts of a seed.
-
-  The prompts and the noise are the same at every call, so that two points of a
-  learning curve differ by their weights alone.
-
-  Args:
-    params: weights to evaluate.
-    seed: `[]` integer, the seed of the run.
-    task: the task, judged in JAX.
-    generate_fn: how to sample.
-    num_prompts: P.
-    num_samples: n, samples per prompt.
-
-  Returns:
-    `[P, n]` float32.
-  """
-  prompts = task.prompts_fn(
-    rng.stream_key(seed, 'evaluation_prompts'), num_prompts
-  )
-  completions, references = sample(
-    params, seed, prompts, generate_fn=generate_fn, num_samples=num_samples
-  )
-  rewards = task.reward_fn(
-    completions.responses, completions.lengths, references
-  )
-  return rewards.reshape(num_prompts, num_samples)
 
 
 def summarize(greedy: np.ndarray, sampled: np.ndarray) -> dict[str, float]:

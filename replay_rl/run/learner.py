@@ -16,94 +16,168 @@ from replay_rl.lm import model
 LogprobsFn = Callable[[base.PyTree, base.Array], tuple[base.Array, base.Array]]
 
 
-class Outcome(NamedTuple):
-  """What an update saw, before it changed the weights.
+class UpdateFunctions(NamedTuple):
+  """What an update is made of.
 
-  loss: `[]` float32.
-  logprobs: `[B, T]` float32, of the batch under the learner's weights.
-  is_clipped: `[B, T]` bool, tokens whose gradient a bound of the loss cut.
-  grad_norm: `[]` float32, global, before clipping.
-  output_projection_grad_norm: `[]` float32, of the output projection alone
-    (with tied embeddings: of its use as output projection).
+  logprobs_fn: scores tokens.
+  loss_fn: the loss of each token.
+  statistics_fn: what the loss reads of the whole batch; None for nothing.
+  normalizer_fn: the weight of each token.
+  row_weight_fn: what the loss of each row is multiplied by; None for 1.
+  optimizer: turns the gradient into a change of the weights.
+  gate: may refuse the update, end the reuse of the rollouts or scale the rate;
+    None lets every update through.
   """
 
-  loss: base.Array
-  logprobs: base.Array
-  is_clipped: base.Array
-  grad_norm: base.Array
-  output_projection_grad_norm: base.Array
+  logprobs_fn: LogprobsFn
+  loss_fn: base.LossFn
+  statistics_fn: base.StatisticsFn | None
+  normalizer_fn: base.NormalizerFn
+  row_weight_fn: base.RowWeightFn | None
+  optimizer: optax.GradientTransformation
+  gate: base.Gate | None
 
 
-def init(
-  params: base.PyTree, optimizer: optax.GradientTransformation
-) -> base.LearnerState:
+class Status(NamedTuple):
+  """What became of an update; all `[]` bool, at most one of the first three.
+
+  is_applied: it changed the weights.
+  is_empty: it had no valid row.
+  is_refused: the gate refused it.
+  ends_reuse: the gate wants no more updates on these rollouts.
+  """
+
+  is_applied: base.Array
+  is_empty: base.Array
+  is_refused: base.Array
+  ends_reuse: base.Array
+
+
+class _Rows(NamedTuple):
+  """What the loss reads of each row, `[B, ...]`.
+
+  token_weights: `[B, T]` float32, weight of each token's loss.
+  """
+
+  tokens: base.Array
+  behavior_logprobs: base.Array
+  advantages: base.Array
+  loss_mask: base.Array
+  age: base.Array
+  token_versions: base.Array | None
+  token_weights: base.Array
+
+
+def init(params: base.PyTree, functions: UpdateFunctions) -> base.LearnerState:
   """Returns the state of a learner that has made no update."""
+  zero = jnp.zeros((), jnp.int32)
   return base.LearnerState(
     params=params,
-    opt_state=optimizer.init(params),
-    step=jnp.zeros((), jnp.int32),
+    opt_state=functions.optimizer.init(params),
+    gate_state=functions.gate.init() if functions.gate else (),
+    step=zero,
+    num_tried=zero,
+    num_empty_in_a_row=zero,
   )
 
 
 def update(
   state: base.LearnerState,
-  rollouts: base.Rollout,
-  is_valid: base.Array,
+  batch: base.Batch,
   *,
-  logprobs_fn: LogprobsFn,
-  loss_fn: base.LossFn,
-  normalizer_fn: base.NormalizerFn,
-  optimizer: optax.GradientTransformation,
+  functions: UpdateFunctions,
+  num_updates_since_fresh: base.Array | int,
   num_microbatches: int,
-) -> tuple[base.LearnerState, Outcome]:
+) -> tuple[base.LearnerState, base.Outcome, Status]:
   """Takes one optimizer step on the weighted sum of the tokens' losses.
 
   The weights of the tokens are computed on the whole batch, before it is split
-  into microbatches; so any split gives the gradient of the whole batch.
+  into microbatches; so any split gives the gradient of the whole batch. An
+  update without a valid row, or one that the gate refuses, leaves weights,
+  optimizer and step as they are.
 
   Args:
     state: the learner.
-    rollouts: `[B, ...]`, rows to learn from.
-    is_valid: `[B]` bool; other rows have no part in the loss.
-    logprobs_fn: scores tokens.
-    loss_fn: the loss of each token.
-    normalizer_fn: the weight of each token.
-    optimizer: turns the gradient into an update.
+    batch: `[B, ...]`, rows to learn from; invalid ones have no part.
+    functions: what the update is made of.
+    num_updates_since_fresh: `[]` integer, see `base.Proposal`.
     num_microbatches: B must be a multiple; rows of one are held at a time.
 
   Returns:
-    The new learner and what the update saw.
+    The new learner, what the update saw, and what became of it.
 
   Raises:
     ValueError: B is not a multiple of `num_microbatches`.
   """
-  chex.assert_rank([rollouts.tokens, is_valid], [2, 1])
-  num_rows = is_valid.shape[0]
+  chex.assert_rank([batch.rollouts.tokens, batch.is_valid], [2, 1])
+  num_rows = batch.is_valid.shape[0]
   if num_rows % num_microbatches:
     raise ValueError(
       f'num_microbatches = {num_microbatches}: must divide the {num_rows} rows '
       'of an update'
     )
-  loss_mask_BT = rollouts.loss_mask & is_valid[:, None]
-  rows = (
-    rollouts.tokens,
-    rollouts.behavior_logprobs,
-    rollouts.advantages,
-    loss_mask_BT,
-    normalizer_fn(loss_mask_BT),
+  outcome, gradients = _gradients(
+    state, batch, functions=functions, num_microbatches=num_microbatches
   )
+  is_empty = ~jnp.any(batch.is_valid)
+  is_accepted, ends_reuse = jnp.ones((), bool), jnp.zeros((), bool)
+  rate_scale, gate_state = None, state.gate_state
+  if functions.gate is not None:
+    verdict, judged = functions.gate.judge(
+      gate_state,
+      base.Proposal(
+        batch,
+        outcome,
+        gradients,
+        state.step,
+        jnp.asarray(num_updates_since_fresh, jnp.int32),
+      ),
+    )
+    # A gate learns nothing from an update without rows.
+    gate_state = _choose(is_empty, gate_state, judged)
+    is_accepted, rate_scale = verdict.is_accepted, verdict.rate_scale
+    ends_reuse = verdict.ends_reuse & ~is_empty
+  is_applied = is_accepted & ~is_empty
+  changes, opt_state = functions.optimizer.update(
+    gradients, state.opt_state, state.params
+  )
+  if rate_scale is not None:
+    changes = jax.tree.map(lambda leaf: leaf * rate_scale, changes)
+  new_state = base.LearnerState(
+    params=_choose(
+      is_applied, optax.apply_updates(state.params, changes), state.params
+    ),
+    opt_state=_choose(is_applied, opt_state, state.opt_state),
+    gate_state=gate_state,
+    step=state.step + is_applied,
+    num_tried=state.num_tried + 1,
+    num_empty_in_a_row=jnp.where(is_empty, state.num_empty_in_a_row + 1, 0),
+  )
+  status = Status(is_applied, is_empty, ~is_accepted & ~is_empty, ends_reuse)
+  return new_state, outcome, status
+
+
+def _gradients(
+  state: base.LearnerState,
+  batch: base.Batch,
+  *,
+  functions: UpdateFunctions,
+  num_microbatches: int,
+) -> tuple[base.Outcome, base.PyTree]:
+  """Returns what the update sees, and the gradient of the loss."""
+  rows, row_weights_B = _rows(batch, state.step, functions)
+  params = model.untie(state.params)
+  statistics = None
+  if functions.statistics_fn is not None:
+    statistics = _statistics(params, rows, functions, num_microbatches)
 
   def loss_of_rows(params, rows):
-    tokens_BT, behavior_logprobs_BT, advantages_B, mask_BT, weights_BT = rows
-    logprobs_BT, _ = logprobs_fn(params, tokens_BT)
-    token_loss = loss_fn(
-      logprobs_BT, behavior_logprobs_BT, advantages_B, mask_BT
-    )
-    loss = jnp.sum(token_loss.loss * weights_BT)
+    logprobs_BT, _ = functions.logprobs_fn(params, rows.tokens)
+    token_loss = functions.loss_fn(_loss_inputs(rows, logprobs_BT, statistics))
+    loss = jnp.sum(token_loss.loss * rows.token_weights)
     return loss, (logprobs_BT, token_loss.is_clipped)
 
   value_and_grad = jax.value_and_grad(loss_of_rows, has_aux=True)
-  params = model.untie(state.params)
   if num_microbatches == 1:
     (loss, (logprobs_BT, is_clipped_BT)), untied = value_and_grad(params, rows)
   else:
@@ -113,31 +187,100 @@ def update(
       return jax.tree.map(jnp.add, total, (loss, grads)), seen
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    # Every num_microbatches-th row, so that where rows are split over devices
-    # each device has its share of every microbatch.
-    split = jax.tree.map(
-      lambda leaf: leaf.reshape(-1, num_microbatches, *leaf.shape[1:]).swapaxes(
-        0, 1
-      ),
-      rows,
+    (loss, untied), seen = jax.lax.scan(
+      accumulate, zeros, _split(rows, num_microbatches)
     )
-    (loss, untied), seen = jax.lax.scan(accumulate, zeros, split)
-    logprobs_BT, is_clipped_BT = jax.tree.map(
-      lambda leaf: leaf.swapaxes(0, 1).reshape(num_rows, -1), seen
-    )
-
-  grads = model.retie(untied)
-  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-  new_state = base.LearnerState(
-    params=optax.apply_updates(state.params, updates),
-    opt_state=opt_state,
-    step=state.step + 1,
-  )
-  outcome = Outcome(
+    logprobs_BT, is_clipped_BT = _join(seen)
+  gradients = model.retie(untied)
+  outcome = base.Outcome(
     loss=loss,
     logprobs=jax.lax.stop_gradient(logprobs_BT),
     is_clipped=is_clipped_BT,
-    grad_norm=optax.tree.norm(grads),
+    row_weights=row_weights_B,
+    grad_norm=optax.tree.norm(gradients),
     output_projection_grad_norm=jnp.linalg.norm(untied['output_projection']),
   )
-  return new_state, outcome
+  return outcome, gradients
+
+
+def _rows(
+  batch: base.Batch, step: base.Array, functions: UpdateFunctions
+) -> tuple[_Rows, base.Array]:
+  """Returns what the loss reads of each row, and the weights of the rows."""
+  rollouts = batch.rollouts
+  mask_BT = rollouts.loss_mask & batch.is_valid[:, None]
+  weights_BT = functions.normalizer_fn(mask_BT)
+  row_weights_B = jnp.ones(batch.is_valid.shape)
+  if functions.row_weight_fn is not None:
+    row_weights_B = functions.row_weight_fn(batch)
+    weights_BT *= row_weights_B[:, None]
+  rows = _Rows(
+    tokens=rollouts.tokens,
+    behavior_logprobs=rollouts.behavior_logprobs,
+    advantages=rollouts.advantages,
+    loss_mask=mask_BT,
+    age=step - rollouts.policy_version,
+    token_versions=rollouts.token_versions,
+    token_weights=weights_BT,
+  )
+  return rows, row_weights_B
+
+
+def _statistics(
+  params: base.PyTree,
+  rows: _Rows,
+  functions: UpdateFunctions,
+  num_microbatches: int,
+) -> base.PyTree:
+  """Scores the whole batch before any row of it is learned from."""
+  logprobs = jax.lax.map(
+    lambda tokens: functions.logprobs_fn(params, tokens)[0],
+    _split(rows.tokens, num_microbatches),
+  )
+  assert functions.statistics_fn is not None
+  return jax.lax.stop_gradient(
+    functions.statistics_fn(_loss_inputs(rows, _join(logprobs), None))
+  )
+
+
+def _loss_inputs(
+  rows: _Rows, logprobs_BT: base.Array, statistics: base.PyTree
+) -> base.LossInputs:
+  return base.LossInputs(
+    logprobs=logprobs_BT,
+    behavior_logprobs=rows.behavior_logprobs,
+    advantages=rows.advantages,
+    loss_mask=rows.loss_mask,
+    age=rows.age,
+    token_versions=rows.token_versions,
+    statistics=statistics,
+  )
+
+
+def _split(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
+  """Returns `[M, B / M, ...]`; microbatch m has the rows m, m + M, ...
+
+  Where rows are split over devices, each device has its share of each
+  microbatch so.
+  """
+  return jax.tree.map(
+    lambda leaf: leaf.reshape(-1, num_microbatches, *leaf.shape[1:]).swapaxes(
+      0, 1
+    ),
+    rows,
+  )
+
+
+def _join(microbatches: base.PyTree) -> base.PyTree:
+  """Inverts `_split`."""
+  return jax.tree.map(
+    lambda leaf: leaf.swapaxes(0, 1).reshape(-1, *leaf.shape[2:]), microbatches
+  )
+
+
+def _choose(
+  condition: base.Array, if_true: base.PyTree, if_false: base.PyTree
+) -> base.PyTree:
+  return jax.tree.map(
+    lambda one, other: jnp.where(condition, one, other), if_true, if_false
+  )

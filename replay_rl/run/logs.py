@@ -8,12 +8,18 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import rich
 import rich.markup
 import rich.progress
 
+from replay_rl.lm import architecture
 from replay_rl.parallel import processes
+from replay_rl.run import events
+from replay_rl.run import ledger
+from replay_rl.run import metrics
+from replay_rl.run import state
 
 
 def say(text: str) -> None:
@@ -27,6 +33,44 @@ def plain(value: np.ndarray) -> Any:
   if value.ndim or not np.issubdtype(value.dtype, np.floating):
     return value.tolist()
   return float(str(value))  # The shortest text that reads as this float32.
+
+
+def lines(
+  run: state.RunState,
+  measured: events.Measured,
+  transformer: architecture.TransformerConfig,
+  mu: float,
+) -> list[dict[str, Any]]:
+  """Returns the metrics of the iteration just done, one line per seed.
+
+  Args:
+    run: after the iteration.
+    measured: what its cycle reported.
+    transformer: shape of the model, for the FLOPs.
+    mu: cost of generating a rollout in units of training on one.
+  """
+  counters, host, seeds, steps, iterations = jax.device_get(
+    (run.ledger, measured, run.seed, run.learner.step, run.clock.iteration)
+  )
+  updates = metrics.as_numbers(host.updates) if host.updates else {}
+  values = dict(sorted({**host.values, **updates}.items()))
+  written = []
+  for index, seed in enumerate(seeds.tolist()):
+    of_seed = ledger.Ledger(*(counter[index] for counter in counters))
+    prices = ledger.prices(of_seed, transformer, mu)
+    written.append(
+      {
+        'iteration': int(iterations[index]) - 1,
+        'seed': seed,
+        'learner_step': int(steps[index]),
+      }
+      | {
+        name: plain(np.asarray(value[index])) for name, value in values.items()
+      }
+      | {f'ledger/{name}': value for name, value in prices.items()}
+      | {'replay_ratio': prices['trained_rollouts'] / prices['rollouts']}
+    )
+  return written
 
 
 class LineWriter:

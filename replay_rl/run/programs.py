@@ -7,311 +7,385 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from replay_rl import base
-from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
 from replay_rl.replay import storage
+from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
-from replay_rl.run import host_judged
-from replay_rl.run import iteration
-from replay_rl.run import ledger
-from replay_rl.run import logs
+from replay_rl.run import events as events_lib
+from replay_rl.run import judging
 from replay_rl.run import placement
-from replay_rl.run import sampler_mesh as sampler_mesh_lib
 from replay_rl.run import samples as samples_lib
-from replay_rl.run import seeds as seeds_lib
+from replay_rl.run import schedule
+from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
+
+Events = tuple[schedule.Event, ...]
+
+
+class Settings(NamedTuple):
+  """How programs are made, beside what a run is made of.
+
+  num_seeds: S.
+  vmap_seeds: all seeds at once, which fills an accelerator; else in turn, which
+    gives what each seed gives alone, bit for bit, and is faster on a CPU.
+  num_eval_prompts, num_eval_samples: P and n of an evaluation.
+  num_shown: rollouts of the buffer to look at.
+  mesh: the devices.
+  sampler_mesh: another mesh of these devices, to generate on; None for the
+    same.
+  buffer_memory: 'device' or 'pinned_host', see `storage.place`.
+  """
+
+  num_seeds: int
+  vmap_seeds: bool
+  num_eval_prompts: int
+  num_eval_samples: int
+  num_shown: int
+  mesh: jax.sharding.Mesh
+  sampler_mesh: jax.sharding.Mesh | None
+  buffer_memory: str
+
+
+def settings_of(
+  config: config_lib.Config,
+  *,
+  mesh: jax.sharding.Mesh,
+  sampler_mesh: jax.sharding.Mesh | None,
+) -> Settings:
+  """Returns the settings that a config gives."""
+  return Settings(
+    num_seeds=config.num_seeds,
+    vmap_seeds=config.vmap_seeds,
+    num_eval_prompts=config.evaluation.num_prompts,
+    num_eval_samples=config.evaluation.num_samples,
+    num_shown=config.logging.num_samples,
+    mesh=mesh,
+    sampler_mesh=sampler_mesh,
+    buffer_memory=config.mesh.buffer_memory,
+  )
 
 
 class Programs(NamedTuple):
   """What a run executes; every array has a leading axis `[S]` of seeds.
 
-  init: (params without that axis, seeds) -> run.
-  iterate: run -> (run, metrics); the run is donated.
+  init: (params without that axis, seeds, hyper) -> run.
+  cycle: (run, events) -> (run, what it measured); the run is donated.
   evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; of a
     task in text, 1 for a right answer and 0 for a wrong one.
   samples: run -> rollouts of its buffer to look at.
   jitted: the functions that these four call and that JAX compiles, by name:
-    'init', 'samples', 'evaluate' and 'iterate', or in place of that 'act',
-    'remember' and 'learn' of an iteration in steps. They can be lowered alone,
-    but where there is a mesh of the sampler.
+    'init', 'samples', 'evaluate', and 'cycle' or in its place 'generate',
+    'remember' and 'learn'. On the mesh of the run they can be lowered alone.
   """
 
-  init: Callable[[base.PyTree, base.Array], iteration.RunState]
-  iterate: Callable[
-    [iteration.RunState], tuple[iteration.RunState, base.Metrics]
+  init: Callable[[base.PyTree, base.Array, state.Hyper], state.RunState]
+  cycle: Callable[
+    [state.RunState, Events], tuple[state.RunState, events_lib.Measured]
   ]
-  evaluate: Callable[[iteration.RunState], tuple[base.Array, base.Array]]
-  samples: Callable[[iteration.RunState], samples_lib.Samples]
+  evaluate: Callable[[state.RunState], tuple[base.Array, base.Array]]
+  samples: Callable[[state.RunState], samples_lib.Shown]
   jitted: Mapping[str, Any]
 
 
 def build(
-  parts: iteration.Parts,
-  *,
-  num_seeds: int,
-  vmap_seeds: bool,
-  num_eval_prompts: int,
-  num_eval_samples: int,
-  num_shown: int,
-  mesh: jax.sharding.Mesh,
-  buffer_memory: str,
-  sampler_mesh: jax.sharding.Mesh | None = None,
+  parts: state.Parts,
+  task: task_lib.Task | task_lib.TextTask | None,
+  settings: Settings,
 ) -> Programs:
   """Returns the programs of a run; they compile at their first call.
 
-  An iteration is one program if the task is in JAX and everything is in one
-  place. Otherwise it goes in steps, with a verifier between them, or moving
-  weights; and a buffer on the host is written by another program than reads it,
-  since the TPU compiler would move all of it to the device in between.
+  A cycle is one program if the task is in JAX and everything is in one place.
+  Otherwise its events are programs of their own, with a verifier or a transfer
+  of weights between them. A buffer on the host is read by another program than
+  the one that writes it, because the TPU compiler would move all of it to the
+  device in between.
 
   Args:
-    parts: what an iteration is made of.
-    num_seeds: S.
-    vmap_seeds: see `seeds.over_seeds`.
-    num_eval_prompts: P, prompts of an evaluation.
-    num_eval_samples: n, samples per prompt.
-    num_shown: rollouts of the buffer to look at.
-    mesh: the devices.
-    buffer_memory: 'device' or 'pinned_host', see `storage.place`.
-    sampler_mesh: another mesh of them, to generate on; None for the same.
+    parts: what the run is made of.
+    task: the task; None for a task in text whose programs are only compiled.
+    settings: how to make the programs.
   """
-
-  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
-  shapes = jax.eval_shape(
-    functools.partial(_init, parts),
-    params,
-    jax.ShapeDtypeStruct((num_seeds,), np.uint32),
+  shardings = _shardings(parts, settings)
+  make = _Maker(parts, settings, shardings)
+  jitted = {'init': make.init(), 'samples': make.samples()}
+  evaluate, jitted['evaluate'] = make.evaluate(task)
+  is_whole = settings.sampler_mesh is None and (
+    settings.buffer_memory == 'device'
   )
-  shardings = placement.of_run(
-    shapes,
-    model.logical_axes(parts.transformer),
-    parts.optimizer,
-    mesh,
-    buffer_memory=buffer_memory,
-  )
-  # What a host reads is whole on every device: each process has it all.
-  whole = mesh_lib.whole(mesh)
-  over_seeds = functools.partial(seeds_lib.over_seeds, vmap_seeds)
-  act = sampler_mesh_lib.act_fn(
-    parts,
-    over_seeds=over_seeds,
-    shardings=shardings,
-    mesh=mesh,
-    sampler_mesh=sampler_mesh,
-  )
-  if sampler_mesh is None:
-    act = processes.aligned(act)
-
-  def move(program):
-    if sampler_mesh is None:
-      return processes.aligned(jax.jit(program, out_shardings=whole))
-    return sampler_mesh_lib.moved(
-      program, parts, mesh=sampler_mesh, out_shardings=whole
-    )
-
-  finish, steps = _finish_fn(
-    parts, over_seeds=over_seeds, shardings=shardings, mesh=mesh
-  )
-  jitted = {'act': act} | steps
-  if isinstance(parts.task, task_lib.TextTask):
-    iterate = host_judged.iterate_fn(
-      parts, parts.task, mesh=mesh, act=act, finish=finish
-    )
-    score, jitted['evaluate'] = host_judged.evaluate_fn(
-      parts,
-      parts.task,
-      over_seeds=over_seeds,
-      num_prompts=num_eval_prompts,
-      num_samples=num_eval_samples,
-      move_fn=move,
-    )
+  if is_whole and isinstance(task, task_lib.Task):
+    cycle = jitted['cycle'] = make.cycle(task)
   else:
-    if sampler_mesh is None and buffer_memory == 'device':
-      iterate = processes.aligned(
-        jax.jit(
-          functools.partial(
-            over_seeds, functools.partial(iteration.iterate, parts=parts)
-          ),
-          donate_argnums=0,
-          out_shardings=(shardings, whole),
-        )
-      )
-      jitted = {'iterate': iterate}
-    else:
-      iterate = _iterate_in_steps(parts, over_seeds, act=act, finish=finish)
-    score = jitted['evaluate'] = move(
-      _evaluate_fn(
-        parts,
-        parts.task,
-        over_seeds=over_seeds,
-        num_prompts=num_eval_prompts,
-        num_samples=num_eval_samples,
-      )
-    )
-  jitted['init'] = processes.aligned(
-    jax.jit(
-      functools.partial(_init_in_place, parts, shardings),
-      out_shardings=shardings,
-    )
-  )
-  read = functools.partial(samples_lib.read, num_samples=num_shown)
-  jitted['samples'] = processes.aligned(
-    jax.jit(functools.partial(over_seeds, read), out_shardings=whole)
-  )
+    actions, separate = make.actions(task)
+    jitted |= separate
+    cycle = functools.partial(events_lib.cycle, actions=actions)
   return Programs(
     init=jitted['init'],
-    iterate=iterate,
-    evaluate=score,
+    cycle=cycle,
+    evaluate=evaluate,
     samples=jitted['samples'],
     jitted=jitted,
   )
 
 
-def _init(
-  parts: iteration.Parts, params: base.PyTree, seeds: base.Array
-) -> iteration.RunState:
-  return jax.vmap(lambda seed: iteration.init(parts, params, seed))(seeds)
+def over_seeds(vmap: bool, function: Callable, *args: base.PyTree) -> Any:
+  """Maps a function over a leading axis of seeds, as one program.
+
+  Args:
+    vmap: whether all seeds go through each operation together. Otherwise they
+      go one after the other, and each gives what it gives alone, bit for bit.
+    function: of the arrays of one seed.
+    *args: pytrees of arrays `[S, ...]`.
+  """
+  num_seeds = jax.tree.leaves(args)[0].shape[0]
+  if num_seeds == 1:
+    result = function(*jax.tree.map(lambda leaf: leaf[0], args))
+    return jax.tree.map(lambda leaf: leaf[None], result)
+  if vmap:
+    return jax.vmap(function)(*args)
+  return jax.lax.map(lambda one: function(*one), args)
 
 
-def _init_in_place(
-  parts: iteration.Parts,
-  shardings: iteration.RunState,
-  params: base.PyTree,
-  seeds: base.Array,
-) -> iteration.RunState:
-  run = _init(parts, params, seeds)
-  rollouts = jax.tree.map(
-    storage.init_in_place, run.buffer.rollouts, shardings.buffer.rollouts
-  )
-  return run._replace(buffer=run.buffer._replace(rollouts=rollouts))
+class _Maker(NamedTuple):
+  """Makes the programs of one run.
 
+  parts, settings: as of `build`.
+  shardings: where the arrays of the run live.
+  """
 
-def _finish_fn(
-  parts: iteration.Parts,
-  *,
-  over_seeds: Callable,
-  shardings: iteration.RunState,
-  mesh: jax.sharding.Mesh,
-) -> tuple[host_judged.FinishFn, dict[str, Callable]]:
-  """Returns what follows the judging, and the two programs that it calls."""
-  whole = mesh_lib.whole(mesh)
-  rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec((None, 'rows')))
-  remember, learn = (
-    processes.aligned(
+  parts: state.Parts
+  settings: Settings
+  shardings: state.RunState
+
+  @property
+  def whole(self) -> jax.sharding.NamedSharding:
+    """What a host reads is whole on every device: each process has it all."""
+    return mesh_lib.whole(self.settings.mesh)
+
+  @property
+  def rows(self) -> jax.sharding.NamedSharding:
+    """Of arrays `[S, F, ...]`."""
+    return jax.sharding.NamedSharding(
+      self.settings.mesh, mesh_lib.spec((None, 'rows'))
+    )
+
+  def over_seeds(self, function: Callable, *args: base.PyTree) -> Any:
+    """Maps a function over the seeds as the settings say."""
+    return over_seeds(self.settings.vmap_seeds, function, *args)
+
+  def init(self) -> Callable:
+    """Returns the program that makes a run."""
+
+    def init(params, seeds, hyper):
+      run = jax.vmap(
+        lambda seed, hyper: state.init(self.parts, params, seed, hyper)
+      )(seeds, hyper)
+      rollouts = jax.tree.map(
+        storage.init_in_place,
+        run.buffer.rollouts,
+        self.shardings.buffer.rollouts,
+      )
+      return run._replace(buffer=run.buffer._replace(rollouts=rollouts))
+
+    return processes.aligned(jax.jit(init, out_shardings=self.shardings))
+
+  def samples(self) -> Callable:
+    """Returns the program that reads rollouts of the buffer."""
+    read = functools.partial(
+      samples_lib.read, num_samples=self.settings.num_shown
+    )
+    return processes.aligned(
       jax.jit(
-        lambda *args, step=step: over_seeds(
-          functools.partial(step, parts=parts), *args
+        functools.partial(self.over_seeds, read), out_shardings=self.whole
+      )
+    )
+
+  def cycle(self, task: task_lib.Task) -> Callable:
+    """Returns a whole cycle as one program."""
+    actions = events_lib.in_jax(self.parts, task)
+
+    def cycle(run, events):
+      return self.over_seeds(
+        lambda run: events_lib.cycle(run, events, actions), run
+      )
+
+    return processes.aligned(
+      jax.jit(
+        cycle,
+        static_argnums=1,
+        donate_argnums=0,
+        out_shardings=(self.shardings, self.whole),
+      ),
+      static_argnums=(1,),
+    )
+
+  def actions(
+    self, task: task_lib.Task | task_lib.TextTask | None
+  ) -> tuple[events_lib.Actions, dict[str, Callable]]:
+    """Returns the events of a cycle, and the programs that they call."""
+    parts = self.parts
+    generate = self._on_sampler_mesh(
+      functools.partial(events_lib.generate, parts=parts),
+      out_shardings=self.rows,
+    )
+    remember = self._changing(
+      functools.partial(events_lib.remember, parts=parts),
+      (self.shardings, self.rows, self.whole),
+    )
+
+    def learn(run, fresh, num_updates):
+      return self.over_seeds(
+        functools.partial(
+          events_lib.learn, parts=parts, num_updates=num_updates
         ),
+        run,
+        fresh,
+      )
+
+    learn = processes.aligned(
+      jax.jit(
+        learn,
+        static_argnums=2,
+        donate_argnums=0,
+        out_shardings=(self.shardings, self.whole),
+      ),
+      static_argnums=(2,),
+    )
+    publish = events_lib.publish
+    if parts.num_publications:
+      publish = self._changing(publish, self.shardings)
+    read_policy = self._policy()
+    if isinstance(task, task_lib.Task):
+      draw, judge = self._prompts_and_judge(task)
+    else:
+      draw, judge = judging.prompts_and_judge(
+        task, num_prompts=parts.num_prompts, mesh=self.settings.mesh
+      )
+
+    def generate_and_judge(run):
+      generation = generate(read_policy(run), draw(run))
+      rewards, measured = judge(generation)
+      return generation, rewards, measured
+
+    return (
+      events_lib.Actions(generate_and_judge, remember, learn, publish),
+      {'generate': generate, 'remember': remember, 'learn': learn},
+    )
+
+  def evaluate(
+    self, task: task_lib.Task | task_lib.TextTask | None
+  ) -> tuple[Callable, Callable]:
+    """Returns the evaluation, and the program that samples for it."""
+    num_prompts = self.settings.num_eval_prompts
+    num_samples = self.settings.num_eval_samples
+    sample = self._on_sampler_mesh(
+      functools.partial(
+        evaluation.samples_of_seed, parts=self.parts, num_samples=num_samples
+      ),
+      out_shardings=self.whole,
+    )
+    if isinstance(task, task_lib.Task):
+      draw = self._reading(
+        functools.partial(
+          evaluation.prompts_of_seed, task=task, num_prompts=num_prompts
+        )
+      )
+      judge = self._reading(
+        functools.partial(
+          evaluation.rewards_of_seed, task=task, num_prompts=num_prompts
+        )
+      )
+    else:
+      draw, judge = judging.evaluation(task, num_prompts=num_prompts)
+
+    def evaluate(run):
+      # The learner's own weights, whatever the sampler generates with.
+      learned = events_lib.policy(run._replace(sampler=None))
+      return judge(*sample(learned, draw(run.seed)))
+
+    return evaluate, sample
+
+  def _changing(self, function: Callable, out_shardings: Any) -> Callable:
+    """Returns a program that takes the place of the run it is given."""
+    return processes.aligned(
+      jax.jit(
+        functools.partial(self.over_seeds, function),
         donate_argnums=0,
         out_shardings=out_shardings,
       )
     )
-    for step, out_shardings in (
-      (iteration.remember, (shardings, rows, whole)),
-      (iteration.learn, (shardings, whole)),
-    )
-  )
 
-  def finish(run, generation, rewards):
-    run, fresh, remembered = remember(run, generation, rewards)
-    run, learned = learn(run, fresh)
-    return run, remembered | learned
-
-  return finish, {'remember': remember, 'learn': learn}
-
-
-def _iterate_in_steps(
-  parts: iteration.Parts,
-  over_seeds: Callable,
-  *,
-  act: sampler_mesh_lib.ActFn,
-  finish: host_judged.FinishFn,
-) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
-  """Returns the iteration of a task in JAX, program by program."""
-  draw_prompts, judge = (
-    processes.aligned(
+  def _reading(self, function: Callable, out_shardings: Any = None) -> Callable:
+    """Returns a program that changes nothing; its results are whole."""
+    return processes.aligned(
       jax.jit(
-        lambda arrays, step=step: over_seeds(
-          functools.partial(step, parts=parts), arrays
-        )
+        functools.partial(self.over_seeds, function),
+        out_shardings=out_shardings or self.whole,
       )
     )
-    for step in (iteration.draw_prompts, iteration.judge)
-  )
 
-  def iterate(run):
-    run, generation = act(run, draw_prompts(run))
-    return finish(run, generation, judge(generation))
-
-  return iterate
-
-
-def _evaluate_fn(
-  parts: iteration.Parts,
-  task: task_lib.Task,
-  *,
-  over_seeds: Callable,
-  num_prompts: int,
-  num_samples: int,
-) -> Callable[[iteration.RunState], tuple[base.Array, base.Array]]:
-  def of_one_seed(params, seed):
-    def rewards(generate_fn, num_samples):
-      return evaluation.sample_rewards(
-        params,
-        seed,
-        task=task,
-        generate_fn=generate_fn,
-        num_prompts=num_prompts,
-        num_samples=num_samples,
-      )
-
-    return rewards(parts.greedy_fn, 1), rewards(parts.unbiased_fn, num_samples)
-
-  return jax.jit(
-    lambda run: over_seeds(of_one_seed, run.learner.params, run.seed)
-  )
-
-
-def lines(
-  run: iteration.RunState,
-  measured: base.Metrics,
-  transformer: architecture.TransformerConfig,
-  mu: float,
-) -> list[dict[str, Any]]:
-  """Returns the metrics of the iteration just done, one line per seed."""
-  run_ledger, host, seeds, steps, iterations = jax.device_get(
-    (run.ledger, measured, run.seed, run.learner.step, run.iteration)
-  )
-  found = []
-  for index, seed in enumerate(seeds.tolist()):
-    one = ledger.Ledger(*(counter[index] for counter in run_ledger))
-    prices = ledger.prices(one, transformer, mu)
-    found.append(
-      {
-        'iteration': int(iterations[index]) - 1,
-        'seed': seed,
-        'learner_step': int(steps[index]),
-      }
-      | {
-        name: logs.plain(np.asarray(values[index]))
-        for name, values in host.items()
-      }
-      | {f'ledger/{name}': value for name, value in prices.items()}
-      | {'replay_ratio': prices['trained_rollouts'] / prices['rollouts']}
+  def _policy(self) -> Callable:
+    if not self.parts.num_publications:
+      return events_lib.policy  # Reads the arrays as they are, with their axis.
+    places = events_lib.Policy(
+      self.shardings.learner.params,
+      self.whole,
+      self.whole,
+      self.whole,
+      self.shardings.hyper,
     )
-  return found
+    return self._reading(events_lib.policy, places)
+
+  def _prompts_and_judge(
+    self, task: task_lib.Task
+  ) -> tuple[Callable, Callable]:
+    draw = self._reading(
+      functools.partial(events_lib.draw_prompts, parts=self.parts, task=task)
+    )
+    judge = self._reading(functools.partial(events_lib.judge, task=task))
+    return (
+      lambda run: draw(run.seed, run.clock),
+      lambda generation: (judge(generation), {}),
+    )
+
+  def _on_sampler_mesh(
+    self, function: Callable, *, out_shardings: Any
+  ) -> Callable:
+    """Returns a program of a policy and prompts, computed where one generates.
+
+    A learner wants its weights spread thin, over `fsdp`. A sampler reads all of
+    them for every token, and so wants them near, over `tensor` or whole. On a
+    mesh of its own the weights go there before, and the result comes back.
+    """
+    mesh = self.settings.sampler_mesh
+    if mesh is None:
+      return self._reading(function, out_shardings)
+    program = jax.jit(functools.partial(self.over_seeds, function))
+    whole = mesh_lib.whole(mesh)
+    weights = placement.of_params(
+      model.logical_axes(self.parts.transformer), mesh, num_leading_axes=1
+    )
+
+    def call(policy, prompts):
+      places = jax.tree.map(lambda _: whole, policy)._replace(params=weights)
+      policy = jax.device_put(policy, places)
+      prompts = jax.device_put(prompts, whole)
+      with jax.set_mesh(mesh):
+        result = program(policy, prompts)
+      return jax.device_put(result, out_shardings)
+
+    return call
 
 
-def scores(
-  programs: Programs, run: iteration.RunState
-) -> list[dict[str, float]]:
-  """Evaluates each seed."""
-  greedy, sampled = jax.device_get(programs.evaluate(run))
-  return [
-    evaluation.summarize(*pair) for pair in zip(greedy, sampled, strict=True)
-  ]
+def _shardings(parts: state.Parts, settings: Settings) -> state.RunState:
+  run = state.shapes_of_run(parts, settings.num_seeds)
+  return placement.of_run(
+    run,
+    model.logical_axes(parts.transformer),
+    parts.bind(parts.hyper).update.optimizer,
+    settings.mesh,
+    buffer_memory=settings.buffer_memory,
+  )

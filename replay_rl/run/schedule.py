@@ -1,66 +1,56 @@
-"""Logical time: which weights generate, counted in learner steps.
+"""Schedules: which events a cycle of a run has, and in which order.
 
-An asynchronous system trains on while its samplers still run older weights.
-Here that lag is explicit: the sampler uses the weights the learner had a fixed
-number of iterations ago, so that async effects reproduce bit for bit.
+A schedule is a function of the number of the cycle alone, so that a resumed run
+goes on with the events it would have had. Events are dataclasses and no tuples,
+because two empty tuples of different types are equal.
 """
 
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-
-from replay_rl import base
+import dataclasses
+import fractions
+from collections.abc import Callable
 
 
-class DelayLine(NamedTuple):
-  """The learner's weights at the start of each of the last N iterations.
-
-  params: pytree with a leading axis `[N]`, a ring indexed by iteration.
-  version: `[N]` int32, the learner step of each.
-  """
-
-  params: base.PyTree
-  version: base.Array
+@dataclasses.dataclass(frozen=True)
+class Generate:
+  """Samples a group of responses to each prompt, and judges them."""
 
 
-def init(params: base.PyTree, lag_iterations: int) -> DelayLine | None:
-  """Returns a delay line full of the initial weights; None without a lag."""
-  if not lag_iterations:
-    return None
-  return DelayLine(
-    params=jax.tree.map(
-      lambda leaf: jnp.repeat(leaf[None], lag_iterations, axis=0), params
-    ),
-    version=jnp.zeros((lag_iterations,), jnp.int32),
-  )
+@dataclasses.dataclass(frozen=True)
+class Publish:
+  """Hands the learner's weights to the sampler."""
 
 
-def behavior(
-  line: DelayLine | None,
-  learner: base.LearnerState,
-  iteration: base.Array,
-) -> tuple[base.PyTree, base.Array, DelayLine | None]:
-  """Exchanges the learner's weights for those the sampler has to use.
+@dataclasses.dataclass(frozen=True)
+class Remember:
+  """Inserts the rollouts into the buffer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learn:
+  """Makes updates."""
+
+  num_updates: int
+
+
+Event = Generate | Publish | Remember | Learn
+# number of the cycle, from 0 -> its events
+Schedule = Callable[[int], tuple[Event, ...]]
+
+
+def synchronous(
+  iteration: int, *, updates_per_iteration: float
+) -> tuple[Event, ...]:
+  """Returns generate, publish, remember and U updates.
+
+  U may be a fraction: after n cycles floor(n U) updates are made, so that 2.5
+  gives two and three in turn. The weights are published before the updates,
+  while the sampler still uses older ones: with N publications kept, cycle i
+  generates with the weights at the beginning of cycle i - N.
 
   Args:
-    line: the delay line; None if the sampler uses the learner's weights.
-    learner: whose weights enter the line.
-    iteration: `[]` int32; call once per iteration, in order.
-
-  Returns:
-    params of the sampler, their version `[]` int32, and the new line. In
-    iteration i these are the weights at the start of iteration i - N, or of
-    iteration 0 while i < N.
+    iteration: number of the cycle.
+    updates_per_iteration: U, as written in the config: 0.1 is one tenth.
   """
-  if line is None:
-    return learner.params, learner.step, None
-  slot = iteration % line.version.shape[0]
-  params = jax.tree.map(lambda ring: ring[slot], line.params)
-  version = line.version[slot]
-  newest = DelayLine(learner.params, learner.step)
-  return params, version, jax.tree.map(_write(slot), line, newest)
-
-
-def _write(slot: base.Array):
-  return lambda ring, leaf: ring.at[slot].set(leaf)
+  rate = fractions.Fraction(str(updates_per_iteration))
+  num_updates = int((iteration + 1) * rate) - int(iteration * rate)
+  return Generate(), Publish(), Remember(), Learn(num_updates)

@@ -4,14 +4,17 @@ It plays the part of a pretrained checkpoint. It is deterministic, and cached
 under a hash of all it depends on, the source of that code included.
 """
 
+import functools
 import hashlib
 import inspect
 import json
 import os
 import pathlib
+import types
 import warnings
 import zipfile
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,17 +24,15 @@ import optax
 
 from replay_rl import base
 from replay_rl import rng
-from replay_rl.lm import model
+from replay_rl.lm import scoring
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
 from replay_rl.rl import losses
+from replay_rl.rl import optimizers
 from replay_rl.run import learner
 from replay_rl.run import logs
-from replay_rl.tasks import addition
-from replay_rl.tasks import countdown
+from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
-
-_SOURCES = (rng, model, losses, learner, task_lib, addition, countdown)
 
 
 def train(
@@ -40,58 +41,91 @@ def train(
   *,
   task: task_lib.Task,
   logprobs_fn: learner.LogprobsFn,
-  normalizer_fn: base.NormalizerFn,
-  optimizer: optax.GradientTransformation,
+  make_optimizer: Callable[[state.Hyper], optax.GradientTransformation],
+  hyper: state.Hyper,
   num_steps: int,
   batch_size: int,
 ) -> base.PyTree:
   """Returns weights after maximum likelihood on the teacher's rows.
 
-  Negative log-likelihood is REINFORCE with an advantage of 1, so this is the
-  learner's own update.
+  The learner makes the updates: negative log-likelihood is REINFORCE with an
+  advantage of 1, averaged over the tokens.
+
+  Args:
+    params: the weights to begin with.
+    seed: of the teacher's rows.
+    task: with a teacher.
+    logprobs_fn: scores tokens.
+    make_optimizer: hyper -> the optimizer, its numbers bound.
+    hyper: these numbers.
+    num_steps: updates.
+    batch_size: rows of each.
   """
 
-  def one_step(state, _):
-    tokens, loss_mask = task.teacher_fn(
-      rng.stream_key(seed, 'teacher', state.step), batch_size
-    )
-    ones = jnp.ones((batch_size,))
-    labels = jnp.zeros((batch_size,), jnp.int32)
-    rollouts = base.Rollout(
-      tokens=tokens,
-      loss_mask=loss_mask,
-      behavior_logprobs=jnp.zeros(tokens.shape),
-      rewards=ones,
-      advantages=ones,
-      group_id=labels,
-      policy_version=labels,
-    )
-    state, _ = learner.update(
-      state,
-      rollouts,
-      jnp.ones((batch_size,), bool),
+  def all_steps(params):
+    functions = learner.UpdateFunctions(
       logprobs_fn=logprobs_fn,
       loss_fn=losses.reinforce,
-      normalizer_fn=normalizer_fn,
-      optimizer=optimizer,
-      num_microbatches=1,
+      statistics_fn=None,
+      normalizer_fn=losses.token_mean,
+      row_weight_fn=None,
+      optimizer=make_optimizer(hyper),
+      gate=None,
     )
-    return state, None
 
-  def all_steps(params):
-    state = learner.init(params, optimizer)
-    state, _ = jax.lax.scan(one_step, state, length=num_steps)
-    return state.params
+    def one_step(trained, _):
+      rng_key = rng.stream_key(seed, 'teacher', trained.step)
+      trained, _, _ = learner.update(
+        trained,
+        _as_batch(*task.teacher_fn(rng_key, batch_size)),
+        functions=functions,
+        num_updates_since_fresh=0,
+        num_microbatches=1,
+      )
+      return trained, None
+
+    trained, _ = jax.lax.scan(
+      one_step, learner.init(params, functions), length=num_steps
+    )
+    return trained.params
 
   mesh = jax.sharding.get_mesh()
   # Whole on every device, so that a process can write them.
   whole = None if mesh.empty else mesh_lib.whole(mesh)
-  return processes.aligned(jax.jit(all_steps, out_shardings=whole))(params)
+  program = processes.aligned(jax.jit(all_steps, out_shardings=whole))
+  return program(params)
+
+
+def _as_batch(tokens: base.Array, loss_mask: base.Array) -> base.Batch:
+  """Returns the teacher's rows as rollouts with an advantage of 1."""
+  ones = jnp.ones(tokens.shape[:1])
+  zeros = jnp.zeros(tokens.shape[:1], jnp.int32)
+  ids = zeros.astype(jnp.uint32)
+  rollouts = base.Rollout(
+    tokens=tokens,
+    loss_mask=loss_mask,
+    behavior_logprobs=jnp.zeros(tokens.shape),
+    rewards=ones,
+    advantages=ones,
+    group_id=zeros,
+    prompt_id=ids,
+    rollout_id=ids,
+    policy_version=zeros,
+  )
+  return base.Batch(
+    rollouts=rollouts,
+    slots=zeros,
+    is_valid=ones > 0,
+    is_fresh=ones > 0,
+    probs=jnp.zeros_like(ones),
+    num_eligible=jnp.sum(ones, dtype=jnp.int32),
+  )
 
 
 def load_or_train(
   folder: pathlib.Path,
   settings: dict[str, Any],
+  task: task_lib.Task,
   like: base.PyTree,
   train_fn: Callable[[], base.PyTree],
 ) -> base.PyTree:
@@ -103,13 +137,14 @@ def load_or_train(
   Args:
     folder: of the cache; made if needed.
     settings: all that the weights depend on, as plain JSON values.
+    task: with the teacher.
     like: weights of the same structure.
     train_fn: makes the weights.
 
   Raises:
     ValueError: the folder cannot be written.
   """
-  path = folder / f'{fingerprint(settings)}.npz'
+  path = folder / f'{fingerprint(settings, task)}.npz'
   stored = None
   if processes.is_main() and path.exists():
     stored = _read(path, len(jax.tree.leaves(like)))
@@ -117,8 +152,8 @@ def load_or_train(
     leaves, structure = jax.tree.flatten(like)
     if stored is None:
       stored = [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-    found = [jnp.asarray(leaf) for leaf in processes.from_main(stored)]
-    return jax.tree.unflatten(structure, found)
+    weights = [jnp.asarray(leaf) for leaf in processes.from_main(stored)]
+    return jax.tree.unflatten(structure, weights)
   logs.say('Training the warm start')
   trained = train_fn()
   with processes.together('writing the warm start'):
@@ -154,9 +189,44 @@ def _write(path: pathlib.Path, leaves: list[np.ndarray]) -> None:
     ) from error
 
 
-def fingerprint(settings: dict[str, Any]) -> str:
-  """Returns a hash of the settings, the code and the compiler's version."""
+def fingerprint(settings: dict[str, Any], task: task_lib.Task) -> str:
+  """Returns a hash of the settings, the code and the compiler's version.
+
+  The code is that of every module of this package which the weights depend on:
+  what the learner, the scoring of tokens and the task import, and so on.
+  """
+  teacher = task.teacher_fn
+  while isinstance(teacher, functools.partial):
+    teacher = teacher.func
+  roots = (
+    rng,
+    losses,
+    learner,
+    scoring,
+    optimizers,
+    inspect.getmodule(teacher),
+  )
   parts = [json.dumps(settings, sort_keys=True), jax.__version__]
   parts += [jax.default_backend(), inspect.getsource(train)]
-  parts += [inspect.getsource(module) for module in _SOURCES]
+  parts += [inspect.getsource(module) for module in _imported(roots)]
   return hashlib.sha256('\0'.join(parts).encode()).hexdigest()[:20]
+
+
+def _imported(
+  roots: Sequence[types.ModuleType | None],
+) -> list[types.ModuleType]:
+  """Returns these modules and all of this package that they import, by name."""
+  package = __name__.partition('.')[0] + '.'
+  modules, waiting = {}, list(roots)
+  while waiting:
+    module = waiting.pop()
+    if module is None or module.__name__ in modules:
+      continue
+    modules[module.__name__] = module
+    waiting += [
+      value
+      for value in vars(module).values()
+      if isinstance(value, types.ModuleType)
+      and value.__name__.startswith(package)
+    ]
+  return [modules[name] for name in sorted(modules)]

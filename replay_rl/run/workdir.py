@@ -58,7 +58,9 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
+def claim(
+  folder: pathlib.Path, config: dict[str, Any], functions: dict[str, Any]
+) -> list[str]:
   """Writes the resolved configuration, or checks that it is the same.
 
   The mesh may be another one: a run may go on with more or fewer devices.
@@ -66,17 +68,22 @@ def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
   Args:
     folder: of the run.
     config: every field of the run, nested, as plain JSON values.
+    functions: what the fields of the config name, with a hash of the source of
+      each function that is not of this package.
 
   Returns:
     Warnings: packages whose version is not that of the run's beginning, or
     another mesh, so that the run may not repeat bit for bit.
 
   Raises:
-    ValueError: the folder holds a run of another configuration.
+    ValueError: the folder holds a run of another configuration, or of other
+      functions.
   """
   path = folder / CONFIG
   # Through JSON, so that a tuple and a list are the same.
-  record = json.loads(json.dumps({'config': config} | _provenance()))
+  record = json.loads(
+    json.dumps({'config': config, 'functions': functions} | _provenance())
+  )
   if not path.exists():
     partial = path.with_suffix('.partial')
     partial.write_text(json.dumps(record, indent=2) + '\n')
@@ -84,21 +91,17 @@ def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
     return []
   before = json.loads(path.read_text())
   old, new = _flat(before['config']), _flat(record['config'])
-  differing = [
-    name
-    for name in sorted(old.keys() | new.keys())
-    if old.get(name) != new.get(name)
-  ]
-  changed = [
-    f'{name} = {new.get(name)!r} (there: {old.get(name)!r})'
-    for name in differing
-    if not name.startswith(_MAY_CHANGE)
-  ]
-  if changed:
-    raise ValueError(
-      f'workdir = {str(folder)!r}: holds a run of another config; use another '
-      f'folder or the same values: {"; ".join(changed)}'
-    )
+  differing = _differing(old, new)
+  changed = [name for name in differing if not name.startswith(_MAY_CHANGE)]
+  _refuse(folder, 'config', changed, old, new)
+  old_functions = before.get('functions', {})
+  _refuse(
+    folder,
+    'functions',
+    _differing(old_functions, record['functions']),
+    old_functions,
+    record['functions'],
+  )
   return [
     f'{name} is {new.get(name)} now, was {old.get(name)}' for name in differing
   ] + [
@@ -106,6 +109,31 @@ def claim(folder: pathlib.Path, config: dict[str, Any]) -> list[str]:
     for name, version in record['versions'].items()
     if version != before['versions'].get(name)
   ]
+
+
+def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+  return [
+    name
+    for name in sorted(old.keys() | new.keys())
+    if old.get(name) != new.get(name)
+  ]
+
+
+def _refuse(
+  folder: pathlib.Path,
+  what: str,
+  names: list[str],
+  old: dict[str, Any],
+  new: dict[str, Any],
+) -> None:
+  if names:
+    changes = '; '.join(
+      f'{name} = {new.get(name)!r} (there: {old.get(name)!r})' for name in names
+    )
+    raise ValueError(
+      f'workdir = {str(folder)!r}: must be another folder, or have the {what} '
+      f'of the run that it holds; {changes}'
+    )
 
 
 def versions() -> dict[str, str | None]:

@@ -10,12 +10,14 @@ more there is to learn beyond imitation.
 """
 
 import functools
+from typing import Annotated
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl import constants
 from replay_rl.tasks import task
 
 # Tokens 0 to 9 are the digits.
@@ -23,33 +25,33 @@ PLUS, EQUALS, EOS, PAD = 10, 11, 12, 13
 SYMBOLS = (*'0123456789+=', '<eos>', '_')
 VOCAB_SIZE = 32
 
+Probability = Annotated[float, constants.FRACTION]
 
-def make(*, num_digits: int, forget_probability: float) -> task.Task:
+
+@constants.checked
+def make(
+  *, num_digits: task.Size, forget_probability: Probability
+) -> task.Task:
   """Returns the task of adding two numbers.
 
   Args:
-    num_digits: n, digits of each operand, at least 1.
-    forget_probability: how often the teacher drops a carry, each time one
-      arises, in [0, 1].
+    num_digits: n, digits of each operand.
+    forget_probability: how often the teacher drops a carry that arises.
 
   Returns:
     A task with L = 2n + 2 and R = n + 3, one token more than a right answer.
 
   Raises:
-    ValueError: if an argument is outside its range.
+    ValueError: a constant is outside its interval.
   """
-  if num_digits < 1:
-    raise ValueError(f'num_digits = {num_digits}, must be at least 1.')
-  if not 0 <= forget_probability <= 1:
-    raise ValueError(
-      f'forget_probability = {forget_probability}, must be within [0, 1].'
-    )
   return task.Task(
-    vocab_size=VOCAB_SIZE,
-    prompt_length=2 * num_digits + 2,
-    max_new_tokens=num_digits + 3,
-    eos_ids=(EOS,),
-    pad_id=PAD,
+    shape=task.Shape(
+      vocab_size=VOCAB_SIZE,
+      prompt_length=2 * num_digits + 2,
+      max_new_tokens=num_digits + 3,
+      eos_ids=(EOS,),
+      pad_id=PAD,
+    ),
     prompts_fn=functools.partial(prompts, num_digits=num_digits),
     reward_fn=reward,
     teacher_fn=functools.partial(
@@ -59,8 +61,9 @@ def make(*, num_digits: int, forget_probability: float) -> task.Task:
   )
 
 
+@constants.checked
 def prompts(
-  rng_key: base.Array, num_prompts: int, *, num_digits: int
+  rng_key: base.Array, num_prompts: int, *, num_digits: task.Size
 ) -> base.Prompts:
   """Returns sums of two numbers drawn uniformly.
 
@@ -75,9 +78,12 @@ def prompts(
   """
   operands = _operands(rng_key, num_prompts, num_digits)
   is_kept = jnp.ones((num_prompts, num_digits), bool)
+  tokens = _prompt_tokens(operands)
+  lengths = jnp.full([num_prompts], 2 * num_digits + 2, jnp.int32)
   return base.Prompts(
-    tokens=_prompt_tokens(operands),
-    lengths=jnp.full([num_prompts], 2 * num_digits + 2, jnp.int32),
+    tokens=tokens,
+    lengths=lengths,
+    prompt_id=task.hash_tokens(tokens, lengths),
     references=_add(operands, is_kept),
   )
 
@@ -105,12 +111,13 @@ def reward(
   return is_exact.astype(jnp.float32)
 
 
+@constants.checked
 def teacher(
   rng_key: base.Array,
   num_rows: int,
   *,
-  num_digits: int,
-  forget_probability: float,
+  num_digits: task.Size,
+  forget_probability: Probability,
 ) -> tuple[base.Array, base.Array]:
   """Returns sums worked out by a teacher that forgets carries.
 

@@ -12,6 +12,7 @@ construction, but slips at operators.
 """
 
 import functools
+from typing import Annotated
 from typing import NamedTuple
 
 import chex
@@ -19,12 +20,16 @@ import jax
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl import constants
 from replay_rl.tasks import task
 
 # The operators come first, so that a token is also the operator's index.
 PLUS, MINUS, TIMES, COLON, EQUALS, EOS, PAD, ZERO = range(8)
 SYMBOLS = ('+ ', '- ', '* ', ': ', '= ', '<eos> ', '_ ')
 # Token ZERO + v is the number v.
+
+NumNumbers = Annotated[int, constants.interval('[2, inf)')]
+Probability = Annotated[float, constants.FRACTION]
 
 
 class References(NamedTuple):
@@ -34,44 +39,41 @@ class References(NamedTuple):
   target: base.Array
 
 
+@constants.checked
 def make(
-  *, num_numbers: int, max_number: int, slip_probability: float
+  *,
+  num_numbers: NumNumbers,
+  max_number: task.Size,
+  slip_probability: Probability,
 ) -> task.Task:
   """Returns the Countdown task with numbers from 1 to `max_number`.
 
   Args:
-    num_numbers: n, numbers of a prompt, at least 2.
-    max_number: the largest number of a prompt, at least 1.
-    slip_probability: how often the teacher writes another operator in the
-      place of the right one, in [0, 1].
+    num_numbers: n, numbers of a prompt.
+    max_number: the largest number of a prompt.
+    slip_probability: how often the teacher writes a wrong operator.
 
   Returns:
     A task with L = n + 3, R = 2n and V = ZERO + n * max_number + 1.
 
   Raises:
-    ValueError: if an argument is outside its range, or if an expression could
+    ValueError: a constant is outside its interval, or an expression could
       exceed int32.
   """
-  if num_numbers < 2:
-    raise ValueError(f'num_numbers = {num_numbers}, must be at least 2.')
-  if max_number < 1:
-    raise ValueError(f'max_number = {max_number}, must be at least 1.')
   if (largest := max(max_number, 2) ** num_numbers) >= 2**31:
     raise ValueError(
-      f'max_number ** num_numbers = {largest}, must be below 2 ** 31.'
-    )
-  if not 0 <= slip_probability <= 1:
-    raise ValueError(
-      f'slip_probability = {slip_probability}, must be within [0, 1].'
+      f'max_number ** num_numbers = {largest}: must be below 2 ** 31'
     )
   max_value = num_numbers * max_number
   numbers = tuple(f'{value} ' for value in range(max_value + 1))
   return task.Task(
-    vocab_size=ZERO + max_value + 1,
-    prompt_length=num_numbers + 3,
-    max_new_tokens=2 * num_numbers,
-    eos_ids=(EOS,),
-    pad_id=PAD,
+    shape=task.Shape(
+      vocab_size=ZERO + max_value + 1,
+      prompt_length=num_numbers + 3,
+      max_new_tokens=2 * num_numbers,
+      eos_ids=(EOS,),
+      pad_id=PAD,
+    ),
     prompts_fn=functools.partial(
       prompts, num_numbers=num_numbers, max_number=max_number
     ),
@@ -86,8 +88,13 @@ def make(
   )
 
 
+@constants.checked
 def prompts(
-  rng_key: base.Array, num_prompts: int, *, num_numbers: int, max_number: int
+  rng_key: base.Array,
+  num_prompts: int,
+  *,
+  num_numbers: NumNumbers,
+  max_number: task.Size,
 ) -> base.Prompts:
   """Returns solvable prompts.
 
@@ -103,9 +110,12 @@ def prompts(
   references, _, _ = _problems(
     rng_key, num_prompts, num_numbers=num_numbers, max_number=max_number
   )
+  tokens = _prompt_tokens(references)
+  lengths = jnp.full([num_prompts], num_numbers + 3, jnp.int32)
   return base.Prompts(
-    tokens=_prompt_tokens(references),
-    lengths=jnp.full([num_prompts], num_numbers + 3, jnp.int32),
+    tokens=tokens,
+    lengths=lengths,
+    prompt_id=task.hash_tokens(tokens, lengths),
     references=references,
   )
 
@@ -143,13 +153,14 @@ def reward(
   return is_right.astype(jnp.float32)
 
 
+@constants.checked
 def teacher(
   rng_key: base.Array,
   num_rows: int,
   *,
-  num_numbers: int,
-  max_number: int,
-  slip_probability: float,
+  num_numbers: NumNumbers,
+  max_number: task.Size,
+  slip_probability: Probability,
 ) -> tuple[base.Array, base.Array]:
   """Returns expressions by a teacher that slips at each operator on its own.
 

@@ -2,14 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Annotated
 from typing import NamedTuple
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl import constants
 
+Size = Annotated[int, constants.interval('[1, inf)')]
+TokenId = Annotated[int, constants.interval('[0, inf)')]
 # (rng_key, num_prompts) -> prompts. The key is consumed.
 PromptsFn = Callable[[base.Array, int], base.Prompts]
 # (rng_key, num_rows) -> (tokens [B, T] int32, loss_mask [B, T] bool): prompts
@@ -17,20 +22,14 @@ PromptsFn = Callable[[base.Array, int], base.Prompts]
 TeacherFn = Callable[[base.Array, int], tuple[base.Array, base.Array]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-  """A task that is judged in JAX; all functions but the last are pure.
+class Shape(NamedTuple):
+  """What a model, a sampler and a planner need to know of a task.
 
-  Attributes:
-    vocab_size: V, tokens the model must be able to emit.
-    prompt_length: L, the most tokens of a prompt.
-    max_new_tokens: R, the most tokens of a response, end-of-sequence included.
-    eos_ids: tokens of which each ends a response.
-    pad_id: token after the end of a row.
-    prompts_fn: draws prompts.
-    reward_fn: judges responses; zero for whatever it cannot read.
-    teacher_fn: demonstrations of an imperfect teacher, for the warm start.
-    decode_fn: one row of tokens, `[n]` NumPy int, as text for people.
+  vocab_size: V, tokens the model must be able to emit.
+  prompt_length: L, the most tokens of a prompt.
+  max_new_tokens: R, the most tokens of a response, end-of-sequence included.
+  eos_ids: tokens of which each ends a response.
+  pad_id: token after the end of a row.
   """
 
   vocab_size: int
@@ -38,6 +37,26 @@ class Task:
   max_new_tokens: int
   eos_ids: tuple[int, ...]
   pad_id: int
+
+  @property
+  def num_tokens(self) -> int:
+    """T = L + R, the most tokens of prompt and response."""
+    return self.prompt_length + self.max_new_tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A task that is judged in JAX; all functions but the last are pure.
+
+  Attributes:
+    shape: of prompts and responses.
+    prompts_fn: draws prompts.
+    reward_fn: judges responses; zero for whatever it cannot read.
+    teacher_fn: demonstrations of an imperfect teacher, for the warm start.
+    decode_fn: one row of tokens, `[n]` NumPy int, as text for people.
+  """
+
+  shape: Shape
   prompts_fn: PromptsFn
   reward_fn: base.RewardFn
   teacher_fn: TeacherFn
@@ -69,8 +88,7 @@ class TextTask:
   """A task in text, whose responses are judged on the host.
 
   Attributes:
-    vocab_size, prompt_length, max_new_tokens, eos_ids, pad_id, decode_fn: as
-      of `Task`.
+    shape, decode_fn: as of `Task`.
     prompts_fn: the prompts of an iteration. A function of its arguments alone:
       a run that is resumed sees the prompts it would have seen.
     eval_prompts_fn: that many prompts to evaluate on, the same at every call;
@@ -82,11 +100,7 @@ class TextTask:
     close_fn: ends the processes that judge.
   """
 
-  vocab_size: int
-  prompt_length: int
-  max_new_tokens: int
-  eos_ids: tuple[int, ...]
-  pad_id: int
+  shape: Shape
   prompts_fn: TextPromptsFn
   eval_prompts_fn: Callable[[int], base.Prompts] | None
   judge_fn: JudgeFn
@@ -115,6 +129,39 @@ def close(task: Task | TextTask) -> None:
     task.close_fn()
 
 
+def hash_tokens(tokens: base.Array, lengths: base.Array) -> base.Array:
+  """Returns a hash of each row's tokens, without its padding.
+
+  Rows that differ have the same hash about once in 2^32 pairs.
+
+  Args:
+    tokens: `[P, L]` int32, right-padded.
+    lengths: `[P]` int32, tokens of each row.
+
+  Returns:
+    `[P]` uint32, for example `Prompts.prompt_id`.
+  """
+  chex.assert_rank([tokens, lengths], [2, 1])
+  chex.assert_equal_shape_prefix([tokens, lengths], 1)
+  positions_PL = jax.lax.broadcasted_iota(jnp.uint32, tokens.shape, 1)
+  # An odd factor: a token has another hash at each position. The first position
+  # is 1, since `_mix` of 0 is 0.
+  words_PL = tokens.astype(jnp.uint32) ^ (
+    (positions_PL + 1) * jnp.uint32(0x9E3779B9)
+  )
+  is_token_PL = positions_PL < lengths[:, None].astype(jnp.uint32)
+  hashes_PL = jnp.where(is_token_PL, _mix(words_PL), jnp.uint32(0))
+  return _mix(jnp.sum(hashes_PL, axis=1, dtype=jnp.uint32))
+
+
+def _mix(words: base.Array) -> base.Array:
+  # The finalizer of MurmurHash3, https://github.com/aappleby/smhasher, which is
+  # one to one.
+  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+    words = (words ^ (words >> shift)) * jnp.uint32(factor)
+  return words ^ (words >> 16)
+
+
 def decode(tokens: np.ndarray, *, symbols: tuple[str, ...]) -> str:
   """Returns the symbols of the tokens, joined; '?' for a token without one.
 
@@ -130,13 +177,14 @@ def decode(tokens: np.ndarray, *, symbols: tuple[str, ...]) -> str:
   return ''.join(symbols[t] if 0 <= t < len(symbols) else '?' for t in tokens)
 
 
+@constants.checked
 def demonstrations(
   prompts: base.Array,
   responses: base.Array,
   *,
-  max_new_tokens: int,
-  eos_id: int,
-  pad_id: int,
+  max_new_tokens: Size,
+  eos_id: TokenId,
+  pad_id: TokenId,
 ) -> tuple[base.Array, base.Array]:
   """Returns rows of prompt, response and end-of-sequence, right-padded.
 
@@ -152,7 +200,8 @@ def demonstrations(
     response and its end-of-sequence.
 
   Raises:
-    ValueError: if a response and its end-of-sequence are too long.
+    ValueError: a constant is outside its interval, or a response and its
+      end-of-sequence are longer than `max_new_tokens`.
   """
   chex.assert_rank([prompts, responses], 2)
   chex.assert_equal_shape_prefix([prompts, responses], 1)
@@ -160,8 +209,8 @@ def demonstrations(
   num_padding = max_new_tokens - responses.shape[1] - 1
   if num_padding < 0:
     raise ValueError(
-      f'max_new_tokens = {max_new_tokens}, must exceed the '
-      f'{responses.shape[1]} tokens of a response.'
+      f'max_new_tokens = {max_new_tokens}: must exceed the '
+      f'{responses.shape[1]} tokens of a response'
     )
   tail = jnp.array([eos_id] + [pad_id] * num_padding, jnp.int32)
   tails = jnp.tile(tail, (num_rows, 1))

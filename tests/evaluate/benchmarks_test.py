@@ -14,7 +14,7 @@ from absl.testing import parameterized
 
 from replay_rl.evaluate import benchmarks
 from replay_rl.lm import tokenizer as tokenizer_lib
-from replay_rl.tasks.verify import verifiers
+from replay_rl.tasks.verify import verifier
 from tests import tiny_tokenizer
 
 _NAMES = ('x', 'y', 'z')
@@ -39,7 +39,7 @@ def _write(path, num_problems=3, answer='{}'):
 
 def _judge(responses, references):
   return [
-    verifiers.Verdict(
+    verifier.AnswerVerdict(
       text == reference,
       text,
       'number',

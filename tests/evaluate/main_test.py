@@ -17,7 +17,8 @@ from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.evaluate import scores
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
-from replay_rl.tasks.verify import verifiers
+from replay_rl.tasks.verify import equality
+from replay_rl.tasks.verify import verifier as verifier_lib
 from tests import tiny
 from tests import tiny_evaluation
 from tests import tiny_text
@@ -39,10 +40,12 @@ class _Judge:
   def judge(self, responses, references):
     verdicts = []
     for response, reference in zip(responses, references, strict=True):
-      is_correct = bool(verifiers.compare(response, reference))
+      is_correct = bool(equality.compare(response, reference))
       status = ('wrong', 'correct')[is_correct] if response else 'no answer'
       verdicts.append(
-        verifiers.Verdict(is_correct, response or None, 'number', status)
+        verifier_lib.AnswerVerdict(
+          is_correct, response or None, 'number', status
+        )
       )
     return verdicts
 
@@ -79,7 +82,7 @@ class EvaluateTestCase(parameterized.TestCase):
     """Returns exit code, output and errors."""
     out, err = io.StringIO(), io.StringIO()
     with (
-      mock.patch.object(verifiers, 'Pool', verifier),
+      mock.patch.object(verifier_lib, 'Verifier', verifier),
       contextlib.redirect_stdout(out),
       contextlib.redirect_stderr(err),
     ):
@@ -100,7 +103,7 @@ class EvaluateTestCase(parameterized.TestCase):
 class MainTest(EvaluateTestCase):
   def test_scores_are_those_of_the_samples(self):
     code, shown, _ = self.main(
-      *self.flags('real'), '--no-chat', verifier=verifiers.Pool
+      *self.flags('real'), '--no-chat', verifier=verifier_lib.Verifier
     )
     self.assertEqual(code, 0)
     self.assertIn('pass@5', shown)

@@ -3,7 +3,7 @@
 from absl.testing import absltest
 
 from replay_rl.fit import bounds
-from replay_rl.fit import budget
+from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import chips
 from replay_rl.lm import architecture
 from replay_rl.run import build
@@ -34,7 +34,7 @@ class BoundsTest(absltest.TestCase):
     config = tiny.config(num_seeds=2, **changes)
     parts = build.parts(config)
     device = chips.Device(1.0, flops, bandwidth, '')
-    mesh = budget.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
+    mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
     found = bounds.times(
       config, parts, mesh, device, num_rows=8, cache_bytes=1000
     )

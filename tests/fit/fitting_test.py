@@ -8,8 +8,8 @@ import jax
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.fit import budget
-from replay_rl.fit import compiled
+from replay_rl.fit import memory as memory_lib
+from replay_rl.fit import compilation
 from replay_rl.fit import fitting
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
@@ -21,11 +21,11 @@ from tests import tiny
 _ONE = {'data': 1, 'fsdp': 1, 'tensor': 1}
 
 
-def _program(name='iterate', peak=100, error=None) -> compiled.Program:
+def _program(name='iterate', peak=100, error=None) -> compilation.Program:
   exact = hlo.Times(2, hlo.EXACT)
-  return compiled.Program(
+  return compilation.Program(
     name=name,
-    memory=None if error else compiled.Memory(9, 10, 5, 4, peak - 3, 2, 1),
+    memory=None if error else compilation.Memory(9, 10, 5, 4, peak - 3, 2, 1),
     flops=hlo.Times(7, hlo.AT_MOST),
     collectives=[hlo_costs.Collective('all-gather', 8, exact, 'f32[2]', 'a/b')],
     error=error,
@@ -94,7 +94,7 @@ class FittingTest(parameterized.TestCase):
       fitting.planned_peaks(self.config, self.parts, _ONE | {'tensor': 8})
 
   def test_the_plan_of_a_program_is_all_that_is_kept_and_its_own(self):
-    memory = budget.memory(self.config, self.parts, budget.abstract_mesh(_ONE))
+    memory = memory_lib.memory(self.config, self.parts, memory_lib.abstract_mesh(_ONE))
     kept = sum(memory.kept.values())
     own = {name: sum(t.values()) for name, t in memory.programs.items()}
     self.assertEqual(

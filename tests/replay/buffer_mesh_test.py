@@ -56,7 +56,7 @@ def operate(state, inputs, rng_key):
     keep_scores=length_rule(state),
   )
   slots.append(written)
-  state = buffer.evict(state, inputs['keep'])
+  state = state._replace(is_valid=state.is_valid & inputs['is_kept'])
   state = buffer.mark_sampled(state, inputs['marked'], 7)
   state = buffer.update_priorities(state, inputs['marked'], inputs['updates'])
   rng_keys = jax.random.split(rng_key, len(DRAWS))
@@ -84,7 +84,7 @@ def random_inputs(rng, step):
       (rows(0), rng.random(8) < 0.8, priorities(), None),
       (rows(8), rng.random(8) < 0.8, priorities(), scores),
     ],
-    'keep': rng.random(CAPACITY) < 0.9,
+    'is_kept': rng.random(CAPACITY) < 0.9,
     'marked': rng.integers(-2, CAPACITY + 2, 8).astype(np.int32),
     'updates': priorities(),
   }
@@ -190,7 +190,7 @@ class CostTest(parameterized.TestCase):
       lambda: buffers.make_rows(np.zeros(self.BATCH, int), self.NUM_TOKENS)
     )
     # Each row with its priority and whether it is valid.
-    batch_bytes = self.BATCH * (self.NUM_TOKENS * 9 + 4 * 4 + 4 + 1)
+    batch_bytes = self.BATCH * (self.NUM_TOKENS * 9 + 6 * 4 + 4 + 1)
 
     def insert(state, rows, is_valid, keep_scores=None):
       return buffer.insert(

@@ -13,8 +13,6 @@ from replay_rl.replay import buffer
 from replay_rl.replay import sampling
 from tests.replay import buffers
 
-INSERT = jax.jit(buffer.insert)
-EVICT = jax.jit(buffer.evict)
 SAMPLE = jax.jit(buffer.sample, static_argnums=3, static_argnames='draw')
 MARK = jax.jit(buffer.mark_sampled)
 UPDATE = jax.jit(buffer.update_priorities)
@@ -50,16 +48,16 @@ class InitTest(parameterized.TestCase):
 
   @parameterized.parameters(0, -1, 2**30 + 1)
   def test_a_capacity_out_of_range_raises(self, capacity):
-    with self.assertRaisesRegex(ValueError, rf'capacity={capacity} must be in'):
+    with self.assertRaisesRegex(ValueError, rf'capacity = {capacity}: must be'):
       # Shapes only: a wrong bound must not allocate.
       jax.eval_shape(lambda: buffers.make_state(capacity))
 
   def test_leaves_without_a_common_leading_axis_raise(self):
-    with self.assertRaisesRegex(ValueError, r"rollouts\['b'\] has shape \(\)"):
+    with self.assertRaisesRegex(ValueError, r"rollouts\['b'\] = float32\[\]"):
       buffer.init({'a': jnp.zeros(2), 'b': jnp.zeros([])}, capacity=2)
-    with self.assertRaisesRegex(ValueError, r"rollouts\['a'\] has shape \(\)"):
+    with self.assertRaisesRegex(ValueError, r"rollouts\['a'\] = float32\[\]"):
       buffer.init({'a': jnp.zeros([]), 'b': jnp.zeros([])}, capacity=2)
-    with self.assertRaisesRegex(ValueError, 'has no leaves'):
+    with self.assertRaisesRegex(ValueError, 'rollouts = {}: must have at'):
       buffer.init({}, capacity=2)
 
 
@@ -71,7 +69,7 @@ class InsertTest(parameterized.TestCase):
       ([3, 4, 5], [3, 0, 1]),
       ([6, 7, 8], [2, 3, 0]),
     ]:
-      state, slots = INSERT(
+      state, slots = buffers.INSERT(
         state, buffers.make_rows(ids), priorities=jnp.ones(3)
       )
       np.testing.assert_array_equal(slots, expected)
@@ -80,7 +78,7 @@ class InsertTest(parameterized.TestCase):
     self.assertEqual(int(state.next_slot), 1)
 
   def test_only_valid_rows_are_stored_in_order_and_without_gaps(self):
-    state, slots = INSERT(
+    state, slots = buffers.INSERT(
       buffers.make_state(4),
       buffers.make_rows([5, 6, 7, 8]),
       priorities=vector(1, 2, NAN, 4),
@@ -100,7 +98,7 @@ class InsertTest(parameterized.TestCase):
 
   def test_no_valid_row_changes_nothing(self):
     before = buffers.filled(4, 3)
-    after, slots = INSERT(
+    after, slots = buffers.INSERT(
       before,
       buffers.make_rows([8, 9]),
       priorities=jnp.ones(2),
@@ -127,7 +125,7 @@ class InsertTest(parameterized.TestCase):
       num_inserted=jnp.uint32(2),
       next_slot=jnp.int32(3),
     )
-    after, slots = INSERT(
+    after, slots = buffers.INSERT(
       state,
       buffers.make_rows([5, 6, 7]),
       priorities=jnp.ones(3),
@@ -139,7 +137,7 @@ class InsertTest(parameterized.TestCase):
     self.assertEqual(int(after.next_slot), 3)
 
   def test_keep_scores_and_invalid_rows_go_together(self):
-    _, slots = INSERT(
+    _, slots = buffers.INSERT(
       buffers.filled(4, 4),
       buffers.make_rows([5, 6, 7]),
       priorities=jnp.ones(3),
@@ -152,7 +150,7 @@ class InsertTest(parameterized.TestCase):
   def test_an_overwrite_resets_the_statistics(self, keep_scores):
     state = buffers.filled(2, 2)
     state = MARK(state, slots_of(0, 0, 1), 7)
-    state, _ = INSERT(
+    state, _ = buffers.INSERT(
       state,
       buffers.make_rows([9]),
       priorities=vector(3),
@@ -163,7 +161,7 @@ class InsertTest(parameterized.TestCase):
     np.testing.assert_array_equal(state.priorities, [3, 1])
 
   def test_as_many_rows_as_slots_fill_the_buffer_from_any_cursor(self):
-    state, slots = INSERT(
+    state, slots = buffers.INSERT(
       buffers.filled(4, 3),
       buffers.make_rows([5, 6, 7, 8]),
       priorities=jnp.ones(4),
@@ -172,7 +170,9 @@ class InsertTest(parameterized.TestCase):
     chex.assert_trees_all_equal(state.rollouts, buffers.make_rows([6, 7, 8, 5]))
 
   def test_more_rows_than_slots_raise(self):
-    with self.assertRaisesRegex(ValueError, '3 rows; capacity=2 allows'):
+    with self.assertRaisesRegex(
+      ValueError, '= 3 rows: must be at most capacity'
+    ):
       buffer.insert(
         buffers.make_state(2),
         buffers.make_rows([1, 2, 3]),
@@ -180,10 +180,22 @@ class InsertTest(parameterized.TestCase):
       )
 
   @parameterized.named_parameters(
-    ('dtype', {'rewards': jnp.zeros(2, jnp.int32)}, r'rollouts\.rewards .*int'),
-    ('shape', {'tokens': jnp.zeros((2, 4), jnp.int32)}, r'\.tokens .*\(4,\)'),
-    ('rows', {'group_id': jnp.zeros(3, jnp.int32)}, r'\.group_id has shape'),
-    ('structure', {'rewards': None}, 'rollouts has the structure'),
+    (
+      'dtype',
+      {'rewards': jnp.zeros(2, jnp.int32)},
+      r'rollouts\.rewards = int32\[2\]: must have the dtype float32',
+    ),
+    (
+      'shape',
+      {'tokens': jnp.zeros((2, 4), jnp.int32)},
+      r'\.tokens = int32\[2, 4\]: must .* rows of shape \[3\]',
+    ),
+    (
+      'rows',
+      {'group_id': jnp.zeros(3, jnp.int32)},
+      r'\.group_id = int32\[3\]: must share',
+    ),
+    ('structure', {'rewards': None}, 'must have the structure'),
   )
   def test_a_leaf_that_does_not_fit_raises(self, change, message):
     rows = buffers.make_rows([1, 2])._replace(**change)
@@ -191,10 +203,10 @@ class InsertTest(parameterized.TestCase):
       buffer.insert(buffers.make_state(4), rows, priorities=jnp.ones(2))
 
   @parameterized.parameters(
-    ({'priorities': jnp.ones(3)}, r'priorities has shape \(3,\)'),
-    ({'priorities': jnp.ones(2, jnp.int32)}, 'priorities has .* dtype int32'),
-    ({'is_valid': jnp.ones(2)}, 'is_valid has .* dtype float32'),
-    ({'keep_scores': jnp.ones(2)}, r'keep_scores has shape \(2,\)'),
+    ({'priorities': jnp.ones(3)}, r'priorities = float32\[3\]: must be'),
+    ({'priorities': jnp.ones(2, jnp.int32)}, r'must be float32\[2\]'),
+    ({'is_valid': jnp.ones(2)}, 'is_valid = .* must be bool'),
+    ({'keep_scores': jnp.ones(2)}, r'keep_scores = float32\[2\]: must'),
   )
   def test_a_vector_that_does_not_fit_raises(self, change, message):
     vectors = {'priorities': jnp.ones(2)} | change
@@ -202,23 +214,9 @@ class InsertTest(parameterized.TestCase):
       buffer.insert(buffers.make_state(4), buffers.make_rows([1, 2]), **vectors)
 
 
-class EvictTest(absltest.TestCase):
-  def test_only_the_mask_changes_and_empty_slots_stay_empty(self):
-    before = buffers.filled(4, 3)
-    after = EVICT(before, mask_of(1, 0, 1, 1))
-    np.testing.assert_array_equal(after.is_valid, [1, 0, 1, 0])
-    chex.assert_trees_all_equal(
-      after._replace(is_valid=before.is_valid), before
-    )
-
-  def test_a_mask_of_another_kind_raises(self):
-    with self.assertRaisesRegex(ValueError, 'keep has shape'):
-      buffer.evict(buffers.filled(4, 3), jnp.ones(4))
-
-
 class SampleTest(parameterized.TestCase):
   def test_rows_come_whole_from_the_drawn_slots(self):
-    state = EVICT(buffers.filled(8, 6), jnp.arange(8) != 2)
+    state = buffers.with_empty(buffers.filled(8, 6), 2)
     drawn = SAMPLE(
       state, jax.random.key(0), jnp.ones(8), 5, draw=sampling.gumbel_top_k
     )
@@ -226,6 +224,7 @@ class SampleTest(parameterized.TestCase):
     chex.assert_trees_all_equal(drawn.rollouts, buffers.make_rows(drawn.slots))
     np.testing.assert_allclose(drawn.probs, 0.2, rtol=1e-6)
     self.assertEqual(int(drawn.num_eligible), 5)
+    np.testing.assert_array_equal(drawn.is_fresh, [False] * 5)
 
   @parameterized.product(num_rows=(0, 1, 3), draw=(IID, sampling.gumbel_top_k))
   def test_a_nearly_empty_buffer_never_gives_an_empty_slot(
@@ -233,7 +232,7 @@ class SampleTest(parameterized.TestCase):
   ):
     # The stale weight of an empty slot is the largest.
     weights = jnp.where(jnp.arange(8) < num_rows, 1.0, 100.0)
-    state = EVICT(buffers.filled(8, 5), jnp.arange(8) < num_rows)
+    state = buffers.with_empty(buffers.filled(8, 5), *range(num_rows, 8))
     drawn = SAMPLE(state, jax.random.key(1), weights, 6, draw=draw)
     self.assertEqual(int(drawn.num_eligible), num_rows)
     if draw is IID:
@@ -251,7 +250,7 @@ class SampleTest(parameterized.TestCase):
   @parameterized.parameters(0, 5)
   def test_a_batch_size_out_of_range_raises(self, batch_size):
     with self.assertRaisesRegex(
-      ValueError, rf'batch_size={batch_size} must be in \[1, capacity=4\]'
+      ValueError, rf'batch_size = {batch_size}: must be in \[1, 4\]'
     ):
       buffer.sample(
         buffers.make_state(4),
@@ -262,7 +261,7 @@ class SampleTest(parameterized.TestCase):
       )
 
   def test_weights_of_another_size_raise(self):
-    with self.assertRaisesRegex(ValueError, r'weights has shape \(3,\)'):
+    with self.assertRaisesRegex(ValueError, r'weights = float32\[3\]: must be'):
       buffer.sample(
         buffers.make_state(4), jax.random.key(0), jnp.ones(3), 2, draw=IID
       )
@@ -277,7 +276,7 @@ class MarkSampledTest(absltest.TestCase):
     np.testing.assert_array_equal(state.last_sampled, [5, 6, -1, -1])
 
   def test_float_slots_raise(self):
-    with self.assertRaisesRegex(ValueError, 'slots has .* dtype float32'):
+    with self.assertRaisesRegex(ValueError, r'slots = .* must be int32\[2\]'):
       buffer.mark_sampled(buffers.filled(4, 4), vector(1, 2), jnp.int32(5))
 
 
@@ -307,7 +306,7 @@ class UpdatePrioritiesTest(parameterized.TestCase):
     )
     self.assertFalse(np.signbit(np.asarray(updated.priorities)).any())
     self.assertEqual(int(updated.num_repaired_priorities), num_repaired)
-    inserted, _ = INSERT(
+    inserted, _ = buffers.INSERT(
       buffers.make_state(2), buffers.make_rows([1, 2]), priorities=priorities
     )
     np.testing.assert_array_equal(
@@ -364,8 +363,20 @@ class UpdatePrioritiesTest(parameterized.TestCase):
     np.testing.assert_allclose(drawn.probs, 1 / 2000, rtol=1e-5)
 
   def test_another_number_of_priorities_raises(self):
-    with self.assertRaisesRegex(ValueError, r'priorities has shape \(1,\)'):
+    with self.assertRaisesRegex(ValueError, r'priorities = float32\[1\]: must'):
       buffer.update_priorities(buffers.filled(4, 4), slots_of(1, 2), vector(1))
+
+
+class FieldTest(absltest.TestCase):
+  def test_a_field_that_is_stored_is_returned(self):
+    state = buffers.filled(4, 4)
+    self.assertIs(buffer.field(state, 'rewards', 'x'), state.rollouts.rewards)
+
+  def test_a_field_that_is_none_raises(self):
+    with self.assertRaisesRegex(
+      ValueError, '^rollouts.token_versions = None: must be stored for my_rule$'
+    ):
+      buffer.field(buffers.filled(4, 4), 'token_versions', 'my_rule')
 
 
 class InsertionAgeTest(absltest.TestCase):

@@ -11,8 +11,6 @@ from replay_rl import base
 from replay_rl.replay import buffer
 from tests.replay import buffers
 
-INSERT = jax.jit(buffer.insert)
-EVICT = jax.jit(buffer.evict)
 MARK = jax.jit(buffer.mark_sampled)
 UPDATE = jax.jit(buffer.update_priorities)
 NAN, INF = float('nan'), float('inf')
@@ -64,11 +62,6 @@ class Twin:
       self.num_inserted += 1
       written.append(slot)
     return written
-
-  def evict(self, keep):
-    for slot, kept in enumerate(keep):
-      if not kept:
-        self.slots[slot] = None
 
   def mark_sampled(self, slots, step):
     for slot in slots:
@@ -132,7 +125,7 @@ class TwinTest(parameterized.TestCase):
       num_inserted=jnp.uint32(num_inserted)
     )
     for step in range(60):
-      kind = rng.integers(6)
+      kind = rng.integers(5)
       batch = np.arange(4) + 4 * step
       priorities = rng.choice(
         np.array([0, 1, 2.5, 1e-35, 1e35, NAN, INF, -INF, -1], np.float32), 4
@@ -146,7 +139,7 @@ class TwinTest(parameterized.TestCase):
             np.array([0, 1, 1, NAN, -INF, INF], np.float32), capacity
           )
         expected = twin.insert(batch, priorities, is_valid, scores)
-        state, written = INSERT(
+        state, written = buffers.INSERT(
           state,
           buffers.make_rows(batch),
           priorities=priorities,
@@ -155,10 +148,6 @@ class TwinTest(parameterized.TestCase):
         )
         np.testing.assert_array_equal(written, expected)
       elif kind == 3:
-        keep = rng.random(capacity) < 0.7
-        twin.evict(keep)
-        state = EVICT(state, keep)
-      elif kind == 4:
         twin.mark_sampled(slots, step)
         state = MARK(state, slots.astype(np.int32), step)
       else:

@@ -10,6 +10,7 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import buffer
 from replay_rl.replay import storage
 
+INSERT = jax.jit(buffer.insert)
 # Each with the number of its shards.
 MESHES = (
   ((1, 1, 1), 1),
@@ -20,18 +21,26 @@ MESHES = (
 )
 
 
-def make_rows(ids, num_tokens=3) -> base.Rollout:
-  """Rows in which every field encodes the id."""
+def make_rows(ids, num_tokens=3, **fields) -> base.Rollout:
+  """Rows in which every field encodes the id, except those that are given."""
   ids = np.asarray(ids)
   grid = ids[:, None] * 8 + np.arange(num_tokens)
-  return base.Rollout(
+  rows = base.Rollout(
     tokens=jnp.asarray(grid, jnp.int32),
     loss_mask=jnp.asarray(grid // 8 % 2 == 1),
     behavior_logprobs=jnp.asarray(-grid, jnp.float32),
     rewards=jnp.asarray(ids * 2, jnp.float32),
     advantages=jnp.asarray(ids + 0.5, jnp.float32),
     group_id=jnp.asarray(ids + 1, jnp.int32),
+    prompt_id=jnp.asarray(ids + 3, jnp.uint32),
+    rollout_id=jnp.asarray(ids + 4, jnp.uint32),
     policy_version=jnp.asarray(ids + 2, jnp.int32),
+  )
+  return rows._replace(
+    **{
+      name: jnp.asarray(values, getattr(rows, name).dtype)
+      for name, values in fields.items()
+    }
   )
 
 
@@ -44,14 +53,23 @@ def make_state(capacity: int, num_tokens=3) -> base.BufferState:
   return buffer.init(make_rows([0], num_tokens), capacity=capacity)
 
 
-def filled(capacity: int, num_rows: int) -> base.BufferState:
-  """A buffer with rows 0, 1, ... of priority 1 in slots 0, 1, ..."""
-  state, _ = jax.jit(buffer.insert)(
+def filled(
+  capacity: int, num_rows: int, priorities=None, **fields
+) -> base.BufferState:
+  """A buffer with rows 0, 1, ... in slots 0, 1, ...; their priority is 1."""
+  if priorities is None:
+    priorities = jnp.ones(num_rows)
+  state, _ = INSERT(
     make_state(capacity),
-    make_rows(range(num_rows)),
-    priorities=jnp.ones(num_rows),
+    make_rows(range(num_rows), **fields),
+    priorities=jnp.asarray(priorities, jnp.float32),
   )
   return state
+
+
+def with_empty(state: base.BufferState, *slots: int) -> base.BufferState:
+  """The buffer in which some slots hold no rollout, but what it left there."""
+  return state._replace(is_valid=state.is_valid.at[jnp.array(slots)].set(False))
 
 
 def make_mesh(shape: tuple[int, int, int]) -> jax.sharding.Mesh:

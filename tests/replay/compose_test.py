@@ -12,26 +12,37 @@ from absl.testing import parameterized
 from replay_rl import base
 from replay_rl.replay import buffer
 from replay_rl.replay import compose
-from replay_rl.replay import rules
 from replay_rl.replay import sampling
+from replay_rl.replay import weights
 from tests.replay import buffers
+from tests.replay import sampling_test
 
 IID = functools.partial(sampling.blocked_inverse_cdf, stratified=False)
 STRATIFIED = functools.partial(sampling.blocked_inverse_cdf, stratified=True)
 DRAWS = (IID, STRATIFIED, sampling.gumbel_top_k)
-ADVANTAGE = functools.partial(rules.advantage_magnitude, exponent=0.5)
+ADVANTAGE = functools.partial(weights.advantage_magnitude, exponent=0.5)
 STEP = jnp.int32(10)
 
 
-INSERT = jax.jit(buffer.insert)
+def make_fresh(rows, slots, is_valid) -> base.Batch:
+  """The fresh rows as an iteration passes them on."""
+  return base.Batch(
+    rollouts=rows,
+    slots=slots,
+    is_valid=is_valid,
+    is_fresh=is_valid,
+    probs=jnp.zeros(slots.shape),
+    num_eligible=jnp.sum(is_valid, dtype=jnp.int32),
+  )
 
 
 def insert(state, ids, is_valid):
-  """Inserts rows as an iteration does; returns the buffer and the `Fresh`."""
+  """Inserts rows as an iteration does; returns the buffer and the rows."""
   rows, is_valid = buffers.make_rows(ids), jnp.asarray(is_valid, bool)
-  priorities = jnp.ones(len(ids))
-  state, slots = INSERT(state, rows, priorities=priorities, is_valid=is_valid)
-  return state, base.Fresh(rows, slots, is_valid)
+  state, slots = buffers.INSERT(
+    state, rows, priorities=jnp.ones(len(ids)), is_valid=is_valid
+  )
+  return state, make_fresh(rows, slots, is_valid)
 
 
 def make_state(capacity, num_old, is_valid):
@@ -45,7 +56,9 @@ def make_state(capacity, num_old, is_valid):
 
 
 @functools.lru_cache
-def anchored(draw, replay_fraction, weight_rule=rules.uniform, warmup_steps=0):
+def anchored(
+  draw, replay_fraction, weight_rule=weights.uniform, warmup_steps=0
+):
   return jax.jit(
     functools.partial(
       compose.fresh_anchored,
@@ -58,13 +71,14 @@ def anchored(draw, replay_fraction, weight_rule=rules.uniform, warmup_steps=0):
 
 
 @functools.lru_cache
-def pure(draw, weight_rule=rules.uniform, batch_size=5):
+def pure(draw, weight_rule=weights.uniform, batch_size=5):
   return jax.jit(
     functools.partial(
       compose.pure_buffer,
       weight_rule=weight_rule,
       draw=draw,
       batch_size=batch_size,
+      rows_in_use=None,
     )
   )
 
@@ -79,6 +93,7 @@ class FreshOnlyTest(absltest.TestCase):
     np.testing.assert_array_equal(batch.slots, [3, 8, 4])
     np.testing.assert_array_equal(batch.is_valid, [1, 0, 1])
     np.testing.assert_array_equal(batch.is_fresh, [1, 0, 1])
+    np.testing.assert_array_equal(batch.probs, [0, 0, 0])
     self.assertEqual(int(batch.num_eligible), 2)
 
   def test_a_row_masked_after_its_insert_has_no_slot(self):
@@ -86,6 +101,8 @@ class FreshOnlyTest(absltest.TestCase):
     fresh = fresh._replace(is_valid=jnp.array([True, False]))
     batch = compose.fresh_only(state, fresh, jax.random.key(0), STEP)
     np.testing.assert_array_equal(batch.slots, [3, 8])
+    np.testing.assert_array_equal(batch.is_fresh, [1, 0])
+    self.assertEqual(int(batch.num_eligible), 1)
 
 
 class PureBufferTest(parameterized.TestCase):
@@ -105,6 +122,7 @@ class PureBufferTest(parameterized.TestCase):
       )
       np.testing.assert_array_equal(batch.is_fresh, ids >= 100)
       np.testing.assert_array_equal(batch.is_valid, [True] * 5)
+      np.testing.assert_allclose(batch.probs, [1 / 8] * 5, rtol=1e-6)
       self.assertEqual(int(batch.num_eligible), 8)
       seen |= set(ids.tolist())
     self.assertEqual(seen, {3, 4, 5, 6, 7, 100, 102, 103})
@@ -120,9 +138,90 @@ class PureBufferTest(parameterized.TestCase):
     np.testing.assert_array_equal(batch.slots == 8, np.arange(5) >= num_valid)
     self.assertEqual(int(batch.num_eligible), num_fresh)
 
+  @parameterized.parameters(*DRAWS)
+  def test_the_rows_in_use_are_the_first_and_may_change_in_one_program(
+    self, draw
+  ):
+    state, fresh = make_state(8, 8, [1, 0, 1, 1])
+    arguments = (state, fresh, jax.random.key(0), STEP)
+    whole = pure(draw)(*arguments)
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def of_rows(rows_in_use):
+      return compose.pure_buffer(
+        *arguments,
+        weight_rule=weights.uniform,
+        draw=draw,
+        batch_size=5,
+        rows_in_use=rows_in_use,
+      )
+
+    for rows_in_use in (1, 3, 5, 9):
+      batch = of_rows(jnp.int32(rows_in_use))
+      is_used = np.arange(5) < rows_in_use
+      chex.assert_trees_all_equal(
+        batch,
+        whole._replace(
+          slots=np.where(is_used, whole.slots, 8),
+          is_valid=is_used,
+          is_fresh=is_used & np.asarray(whole.is_fresh),
+          probs=np.where(is_used, whole.probs, 0),
+        ),
+      )
+
+  @parameterized.parameters(*DRAWS)
+  def test_the_rows_in_use_are_a_fair_draw(self, draw):
+    state, fresh = make_state(32, 24, [1] * 8)
+    magnitudes = np.abs(np.asarray(state.rollouts.advantages))
+    rows_in_use = 3
+
+    @jax.jit
+    @jax.vmap
+    def slots(rng_key):
+      return compose.pure_buffer(
+        state,
+        fresh,
+        rng_key,
+        STEP,
+        weight_rule=ADVANTAGE,
+        draw=draw,
+        batch_size=16,
+        rows_in_use=rows_in_use,
+      ).slots
+
+    drawn = np.asarray(slots(jax.random.split(jax.random.key(0), 20_000)))
+    np.testing.assert_array_equal(drawn[:, rows_in_use:], 32)
+    # Each of the first rows alone with replacement; else only the very first.
+    repeats = draw is not sampling.gumbel_top_k
+    counted = drawn[:, : rows_in_use if repeats else 1]
+    counts = np.bincount(counted.reshape(-1), minlength=32)
+    z = sampling_test.chi2_z(counts, np.sqrt(magnitudes))
+    self.assertLess(z, 4.0)
+    self.assertGreater(sampling_test.chi2_z(counts, magnitudes), 10.0)
+
+  @parameterized.parameters(
+    ({'rows_in_use': 0}, r'rows_in_use = 0: must be in \[1, inf\)'),
+    ({'rows_in_use': 1.5}, 'rows_in_use = 1.5: must be of type int or None'),
+    ({'batch_size': 0}, r'batch_size = 0: must be in \[1, inf\)'),
+  )
+  def test_a_constant_out_of_range_raises(self, constants, message):
+    state, fresh = make_state(8, 3, [1, 1])
+    valid = {
+      'weight_rule': weights.uniform,
+      'draw': IID,
+      'batch_size': 2,
+      'rows_in_use': None,
+    }
+    with self.assertRaisesRegex(ValueError, f'^{message}$'):
+      compose.pure_buffer(
+        state, fresh, jax.random.key(0), STEP, **(valid | constants)
+      )
+
   def test_the_rule_sees_the_step(self):
     state, fresh = make_state(8, 4, [0])  # Policy versions 2, 3, 4, 5.
-    weight_rule = functools.partial(rules.max_age, limit=6)
+    weight_rule = functools.partial(weights.max_age, limit=6)
     batch = pure(sampling.gumbel_top_k, weight_rule, 4)(
       state, fresh, jax.random.key(0), STEP
     )
@@ -131,7 +230,7 @@ class PureBufferTest(parameterized.TestCase):
   def test_an_invalid_draw_is_not_fresh_even_if_the_last_slot_is(self):
     state, fresh = make_state(8, 7, [1])
     # Of age 2 at most are row 6 and the fresh row, in slot 7.
-    weight_rule = functools.partial(rules.max_age, limit=2)
+    weight_rule = functools.partial(weights.max_age, limit=2)
     batch = pure(sampling.gumbel_top_k, weight_rule, 4)(
       state, fresh, jax.random.key(0), STEP
     )
@@ -154,6 +253,8 @@ class FreshAnchoredTest(parameterized.TestCase):
       np.testing.assert_array_equal(batch.is_fresh, [1, 0, 1, 1, 0, 0])
       np.testing.assert_array_equal(batch.slots[:4], [8, 16, 9, 10])
       np.testing.assert_array_equal(batch.slots[4:], ids[4:])
+      expected = [0] * 4 + [1 / 8] * 2
+      np.testing.assert_allclose(batch.probs, expected, rtol=1e-6)
       self.assertEqual(int(batch.num_eligible), 8)
       seen |= set(ids[4:].tolist())
     self.assertEqual(seen, set(range(8)))
@@ -179,6 +280,7 @@ class FreshAnchoredTest(parameterized.TestCase):
       expected_valid = np.arange(expected[-1]) < num_replayed
       np.testing.assert_array_equal(batch.is_valid[5:], expected_valid)
       np.testing.assert_array_equal(batch.slots[5:] < 32, expected_valid)
+      np.testing.assert_array_equal(batch.probs[5:] > 0, expected_valid)
 
   @parameterized.product(draw=DRAWS, num_old=(0, 1, 3))
   def test_only_older_rows_are_replayed_however_few(self, draw, num_old):
@@ -201,11 +303,16 @@ class FreshAnchoredTest(parameterized.TestCase):
   @parameterized.parameters((9, [1, 1]), (10, [1, 1]), (11, [0, 0]))
   def test_warmup_ends_at_its_step(self, warmup_steps, expected):
     state, fresh = make_state(16, 8, [1, 1])
-    batch = anchored(IID, 1.0, warmup_steps=warmup_steps)(
-      state, fresh, jax.random.key(0), STEP
-    )
+    arguments = (state, fresh, jax.random.key(0), STEP)
+    batch = anchored(IID, 1.0, warmup_steps=warmup_steps)(*arguments)
     np.testing.assert_array_equal(batch.is_valid, [1, 1, *expected])
     np.testing.assert_array_equal(batch.slots[2:] < 16, expected)
+    traced = jax.jit(
+      lambda warmup_steps: anchored(IID, 1.0).__wrapped__(
+        *arguments, warmup_steps=warmup_steps
+      )
+    )
+    chex.assert_trees_all_equal(traced(warmup_steps), batch)
 
   @parameterized.parameters(0.0, 0.2)
   def test_no_older_rows_leaves_the_fresh_ones(self, replay_fraction):
@@ -238,8 +345,8 @@ class FreshAnchoredTest(parameterized.TestCase):
   def test_a_cut_draw_still_follows_the_weights(self, draw):
     # Only the first of four draws is valid, since one of four fresh rows is.
     state, fresh = make_state(520, 512, [0, 0, 1, 0])
-    weights = np.arange(512) + 0.5 + rules.ADVANTAGE_EPSILON
-    expected = np.sqrt(weights) / np.sum(np.sqrt(weights))
+    roots = np.sqrt(np.arange(512) + 0.5 + weights.ADVANTAGE_EPSILON)
+    expected = roots / np.sum(roots)
 
     @jax.jit
     def first_slots(rng_keys):
@@ -263,20 +370,23 @@ class FreshAnchoredTest(parameterized.TestCase):
   def test_a_fraction_out_of_range_raises(self, replay_fraction):
     state, fresh = make_state(8, 3, [1, 1])
     with self.assertRaisesRegex(
-      ValueError, f'replay_fraction={replay_fraction} must be finite'
+      ValueError,
+      rf'^replay_fraction = {replay_fraction}: must be in \[0, inf\)$',
     ):
       anchored(IID, replay_fraction)(state, fresh, jax.random.key(0), STEP)
 
   def test_more_older_rows_than_slots_raise(self):
     state, fresh = make_state(8, 3, [1, 1])
-    with self.assertRaisesRegex(ValueError, '9 rows; capacity=8 allows'):
+    with self.assertRaisesRegex(
+      ValueError, 'replay_fraction = 4.5: must .* capacity = 8 .* gives 9 for 2'
+    ):
       anchored(IID, 4.5)(state, fresh, jax.random.key(0), STEP)
 
 
 def iteration(state, rows, rng_key, step, *, compose_fn):
   """The buffer's part of an iteration."""
   state, slots = buffer.insert(state, rows, priorities=jnp.abs(rows.advantages))
-  fresh = base.Fresh(rows, slots, jnp.ones(slots.shape, bool))
+  fresh = make_fresh(rows, slots, jnp.ones(slots.shape, bool))
   batch = compose_fn(state, fresh, rng_key, step)
   state = buffer.mark_sampled(state, batch.slots, step)
   state = buffer.update_priorities(
@@ -291,11 +401,12 @@ COMPOSERS = {
     weight_rule=ADVANTAGE,
     draw=IID,
     batch_size=64,
+    rows_in_use=None,
   ),
   'fresh_anchored': functools.partial(
     compose.fresh_anchored,
-    weight_rule=rules.product(
-      ADVANTAGE, functools.partial(rules.max_age, limit=10)
+    weight_rule=weights.product(
+      ADVANTAGE, functools.partial(weights.max_age, limit=10)
     ),
     draw=sampling.gumbel_top_k,
     replay_fraction=0.5,

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,20 +79,21 @@ class PrivateShardsTest(parameterized.TestCase):
     )
     self.assertEqual(int(drawn.num_eligible), 3)
 
-  def test_the_types_are_those_of_every_draw(self):
-    drawn = draw_jit(jax.random.key(0), jnp.ones(16), 8, IID)
-    self.assertEqual(
-      [leaf.dtype for leaf in drawn],
-      [jnp.dtype(t) for t in (jnp.int32, jnp.float32, bool, jnp.int32)],
+  @parameterized.parameters(0.0, 1e-40)
+  def test_without_an_eligible_slot_nothing_is_valid(self, weight):
+    weights = np.full(16, weight, np.float32)
+    weights[0] = 0.0
+    drawn = draw_jit(jax.random.key(0), weights, 8, IID)
+    chex.assert_trees_all_equal(
+      drawn,
+      sampling.base.Draw(
+        slots=jnp.full(8, 16, jnp.int32),
+        probs=jnp.zeros(8),
+        is_valid=jnp.zeros(8, bool),
+        num_eligible=jnp.int32(0),
+      ),
+      strict=True,
     )
-    self.assertEqual([leaf.shape for leaf in drawn], [(8,), (8,), (8,), ()])
-
-  def test_without_an_eligible_slot_nothing_is_valid(self):
-    drawn = draw_jit(jax.random.key(0), jnp.zeros(16), 8, IID)
-    np.testing.assert_array_equal(drawn.slots, [16] * 8)
-    np.testing.assert_array_equal(drawn.probs, [0.0] * 8)
-    self.assertFalse(np.any(drawn.is_valid))
-    self.assertEqual(int(drawn.num_eligible), 0)
 
   @parameterized.product(draw=(IID, STRATIFIED), is_one_empty=(False, True))
   def test_frequencies_follow_the_formula(self, draw, is_one_empty):
@@ -153,11 +155,17 @@ class PrivateShardsTest(parameterized.TestCase):
     expected = np.asarray(weights)[np.asarray(drawn.slots)] / np.sum(weights)
     np.testing.assert_allclose(drawn.probs, expected, rtol=1e-5)
 
-  @parameterized.parameters((3, 16, 6), (3, 9, 8), (0, 16, 8), (-4, 16, 8))
-  def test_shards_that_do_not_divide_raise(self, num_shards, capacity, draws):
+  @parameterized.parameters(
+    (3, 16, 6, 'divide capacity = 16 and num_draws = 6'),
+    (3, 9, 8, 'divide capacity = 9 and num_draws = 8'),
+    (0, 16, 8, r'in \[1, inf\)'),
+    (True, 16, 8, 'of type int'),
+  )
+  def test_shards_that_do_not_divide_raise(
+    self, num_shards, capacity, draws, allowed
+  ):
     with self.assertRaisesRegex(
-      ValueError,
-      f'num_shards={num_shards} .*capacity={capacity} and num_draws={draws}',
+      ValueError, f'^num_shards = {num_shards}: must (be )?{allowed}$'
     ):
       sampling.private_shards(
         jax.random.key(0),

@@ -114,3 +114,8 @@ class AdvantagesTest(parameterized.TestCase):
       compute(REWARDS, GROUP_ID[:-1])
     with self.assertRaisesRegex(AssertionError, 'type'):
       compute(REWARDS, REWARDS)
+
+  @parameterized.parameters(0, -1.0, jnp.inf)
+  def test_a_constant_out_of_range_raises(self, eps):
+    with self.assertRaisesRegex(ValueError, r'^eps = .*: must be in \(0, inf'):
+      advantages.group_standardized(REWARDS, GROUP_ID, eps=eps)

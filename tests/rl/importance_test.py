@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
+from replay_rl import base
 from replay_rl.rl import importance
 
 
@@ -36,6 +37,26 @@ class LogRatiosTest(parameterized.TestCase):
       importance.log_ratios(zeros, zeros, zeros)
 
 
+class BoundedTest(parameterized.TestCase):
+  def test_bounds_values_and_gradient_by_hand(self):
+    log_ratios = jnp.array([-jnp.inf, -21.0, -19.0, 0.0, 19.0, 21.0, jnp.inf])
+    found, is_bounded = importance.bounded(log_ratios)
+    np.testing.assert_array_equal(found, [-20, -20, -19, 0, 19, 20, 20])
+    np.testing.assert_array_equal(is_bounded, [1, 1, 0, 0, 0, 1, 1])
+    grads = jax.jit(jax.grad(lambda x: jnp.sum(importance.bounded(x)[0])))(
+      log_ratios
+    )
+    np.testing.assert_array_equal(grads, [0, 0, 1, 1, 1, 0, 0])
+
+
+class MovesAwayTest(parameterized.TestCase):
+  def test_every_pair_of_signs(self):
+    found = importance.moves_away(
+      jnp.array([[0.5, 0.0, -0.5]] * 3), jnp.array([2.0, 0.0, -2.0])
+    )
+    np.testing.assert_array_equal(found, [[1, 0, 0], [0, 0, 0], [0, 0, 1]])
+
+
 class EffectiveSampleSizeTest(parameterized.TestCase):
   def test_effective_sample_size_by_hand(self):
     # Weights 1, 2, 3: 6^2 / (3 (1 + 4 + 9)).
@@ -44,6 +65,12 @@ class EffectiveSampleSizeTest(parameterized.TestCase):
       jnp.array([True, True, True, False]),
     )
     np.testing.assert_allclose(found, 36 / 42, rtol=1e-6)
+
+  def test_infinite_weights_are_equal_and_alone(self):
+    found = importance.effective_sample_size(
+      jnp.array([0.0, jnp.inf, jnp.inf, -jnp.inf]), jnp.ones(4, bool)
+    )
+    np.testing.assert_allclose(found, 0.5)
 
   @parameterized.parameters(-1000.0, 0.0, 1000.0)
   def test_a_common_factor_of_the_weights_cancels(self, shift):
@@ -83,36 +110,55 @@ class EffectiveSampleSizeTest(parameterized.TestCase):
 
 
 class PerImportanceWeightsTest(parameterized.TestCase):
+  """Three drawn rows, one fresh one, and one that is not valid."""
+
+  PROBS = (0.5, 0.1, 0.0, 0.2, 0.05)
+  IS_VALID = (True, True, True, True, False)
+
+  def weights(self, exponent, probs=PROBS, is_valid=IS_VALID):
+    batch = base.Batch(
+      rollouts=None,
+      slots=None,
+      is_valid=jnp.array(is_valid),
+      is_fresh=None,
+      probs=jnp.array(probs),
+      num_eligible=None,
+    )
+    return importance.per_importance_weights(batch, exponent=exponent)
+
   @parameterized.parameters(
-    (1.0, [0.2, 1.0, 0.0, 0.5]),
-    (0.5, [0.4472136, 1.0, 0.0, 0.7071068]),
-    (0.0, [1.0, 1.0, 0.0, 1.0]),
+    (1.0, [0.2, 1.0, 1.0, 0.5, 0.0]),
+    (0.5, [0.4472136, 1.0, 1.0, 0.7071068, 0.0]),
+    (0.0, [1.0, 1.0, 1.0, 1.0, 0.0]),
   )
   def test_weights_by_hand(self, exponent, expected):
-    probs = jnp.array([0.5, 0.1, 0.0, 0.2])
-    np.testing.assert_allclose(
-      importance.per_importance_weights(probs, exponent=exponent),
-      expected,
-      rtol=1e-6,
-    )
+    found = [self.weights(exponent), jax.jit(self.weights)(exponent)]
+    np.testing.assert_allclose(found, [expected] * 2, rtol=1e-6)
 
   def test_weights_equal_the_equation_for_any_number_of_slots(self):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(16)).astype(np.float32)
-    compute = jax.jit(importance.per_importance_weights)
     for num_slots in (16, 1000):
       expected = (num_slots * probs) ** -0.7
       np.testing.assert_allclose(
-        compute(probs, exponent=0.7), expected / expected.max(), rtol=1e-5
+        self.weights(0.7, probs, np.ones(16, bool)),
+        expected / expected.max(),
+        rtol=1e-5,
       )
 
-  def test_an_empty_draw_gives_zeros(self):
+  def test_without_a_draw_fresh_rows_have_a_weight_of_one(self):
     with jax.debug_nans(True):
-      found = importance.per_importance_weights(jnp.zeros(3), exponent=0.4)
-    np.testing.assert_array_equal(found, 0.0)
+      found = self.weights(0.4, np.zeros(5, np.float32))
+    np.testing.assert_array_equal(found, self.IS_VALID)
 
   def test_wrong_inputs_raise(self):
     with self.assertRaisesRegex(AssertionError, 'rank'):
-      importance.per_importance_weights(jnp.ones((2, 2)), exponent=1.0)
+      self.weights(1.0, np.ones((5, 1), np.float32))
+    with self.assertRaisesRegex(AssertionError, 'shape'):
+      self.weights(1.0, np.ones(4, np.float32))
     with self.assertRaisesRegex(AssertionError, 'type'):
-      importance.per_importance_weights(jnp.ones(2, int), exponent=1.0)
+      self.weights(1.0, np.ones(5, np.int32))
+    with self.assertRaisesRegex(
+      ValueError, r'^exponent = 1.5: must be in \[0, 1\]'
+    ):
+      self.weights(1.5)

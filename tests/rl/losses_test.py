@@ -1,6 +1,5 @@
 """Tests of replay_rl.rl.losses."""
 
-import functools
 import warnings
 
 import jax
@@ -9,67 +8,7 @@ import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.rl import losses
-
-partial = functools.partial
-LOSSES = {
-  'clipped_surrogate': partial(
-    losses.clipped_surrogate, clip_low=0.2, clip_high=0.3, dual_clip=3.0
-  ),
-  'gspo': partial(losses.gspo, clip_low=0.2, clip_high=0.3),
-  'reinforce': losses.reinforce,
-  'asymre': partial(losses.asymre, delta_v=-0.1),
-  'truncated_importance_sampling': partial(
-    losses.truncated_importance_sampling, max_ratio=2.0
-  ),
-  'cispo': partial(losses.cispo, clip_low=0.2, clip_high=0.3),
-  'topr': losses.topr,
-}
-NORMALIZERS = {
-  'token_mean': losses.token_mean,
-  'sequence_mean': losses.sequence_mean,
-  'constant': partial(losses.constant, tokens_per_row=6.0),
-}
-
-
-def random_batch(has_empty_row=True):
-  """Eight rows of six tokens: prompt, response, padding, and an empty row."""
-  rng = np.random.default_rng(0)
-  logprobs = rng.normal(-1.0, 0.5, (8, 6)).astype(np.float32)
-  behavior_logprobs = rng.normal(-1.0, 0.5, (8, 6)).astype(np.float32)
-  advantages = rng.normal(size=8).astype(np.float32)
-  prompt_lengths = rng.integers(1, 3, (8, 1))
-  ends = rng.integers(3, 7, (8, 1))
-  positions = np.arange(6)[None, :]
-  loss_mask = (positions >= prompt_lengths) & (positions < ends)
-  loss_mask[3] &= not has_empty_row
-  return logprobs, behavior_logprobs, advantages, loss_mask
-
-
-def one_row(log_ratios, advantage):
-  """A row of tokens with log pi = -1, after a masked token."""
-  ratios = np.array([[0.0, *log_ratios]], np.float32)
-  logprobs = jnp.full_like(ratios, -1.0)
-  mask = jnp.arange(ratios.shape[1])[None] > 0
-  return logprobs, logprobs - ratios, jnp.array([advantage]), mask
-
-
-def value_and_grad(loss_fn, batch):
-  """The per-token loss, and the gradient of its sum to the log-probs."""
-
-  def total(logprobs):
-    token_loss = loss_fn(logprobs, *batch[1:])
-    return jnp.sum(token_loss.loss), token_loss
-
-  (_, token_loss), grads = jax.value_and_grad(total, has_aux=True)(batch[0])
-  return token_loss, grads
-
-
-def check_row(loss_fn, log_ratios, advantage, *, loss, grad, is_clipped):
-  """Compares the tokens after the masked one with values worked out by hand."""
-  token_loss, grads = value_and_grad(loss_fn, one_row(log_ratios, advantage))
-  np.testing.assert_allclose(token_loss.loss, [[0.0, *loss]], rtol=1e-5)
-  np.testing.assert_allclose(grads, [[0.0, *grad]], rtol=1e-5)
-  np.testing.assert_array_equal(token_loss.is_clipped, [[False, *is_clipped]])
+from tests.rl import loss_cases
 
 
 class HandValuesTest(parameterized.TestCase):
@@ -78,8 +17,8 @@ class HandValuesTest(parameterized.TestCase):
   LOG_RATIOS = tuple(np.log([1.0, 1.5, 0.5, 4.0]))
 
   def test_clipped_surrogate_of_a_good_response(self):
-    check_row(
-      LOSSES['clipped_surrogate'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['clipped_surrogate'],
       self.LOG_RATIOS,
       2.0,
       loss=[-2.0, -2.6, -1.0, -2.6],
@@ -88,8 +27,8 @@ class HandValuesTest(parameterized.TestCase):
     )
 
   def test_clipped_surrogate_of_a_bad_response(self):
-    check_row(
-      LOSSES['clipped_surrogate'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['clipped_surrogate'],
       self.LOG_RATIOS,
       -2.0,
       loss=[2.0, 3.0, 1.6, 6.0],
@@ -98,8 +37,8 @@ class HandValuesTest(parameterized.TestCase):
     )
 
   def test_clipped_surrogate_without_dual_clip_and_lower_bound(self):
-    check_row(
-      partial(
+    loss_cases.check_row(
+      loss_cases.of_arrays(
         losses.clipped_surrogate, clip_low=1.5, clip_high=0.3, dual_clip=None
       ),
       self.LOG_RATIOS,
@@ -122,8 +61,8 @@ class HandValuesTest(parameterized.TestCase):
   ):
     # Each of the 4 tokens has a quarter of the gradient of 4 tokens.
     loss = -bounded * advantage
-    check_row(
-      LOSSES['gspo'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['gspo'],
       np.log(ratios),
       advantage,
       loss=[loss] * 4,
@@ -132,8 +71,8 @@ class HandValuesTest(parameterized.TestCase):
     )
 
   def test_reinforce(self):
-    check_row(
-      LOSSES['reinforce'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['reinforce'],
       self.LOG_RATIOS,
       2.0,
       loss=[2.0] * 4,
@@ -142,8 +81,8 @@ class HandValuesTest(parameterized.TestCase):
     )
 
   def test_asymre_raises_every_advantage_where_delta_v_is_negative(self):
-    check_row(
-      LOSSES['asymre'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['asymre'],
       self.LOG_RATIOS,
       -2.0,
       loss=[-1.9] * 4,
@@ -154,8 +93,8 @@ class HandValuesTest(parameterized.TestCase):
   @parameterized.parameters(2.0, -2.0)
   def test_truncated_importance_sampling(self, advantage):
     weights = np.array([1.0, 1.5, 0.5, 2.0])
-    check_row(
-      LOSSES['truncated_importance_sampling'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['truncated_importance_sampling'],
       self.LOG_RATIOS,
       advantage,
       loss=advantage * weights,
@@ -166,8 +105,8 @@ class HandValuesTest(parameterized.TestCase):
   @parameterized.parameters(2.0, -2.0)
   def test_cispo(self, advantage):
     weights = np.array([1.0, 1.3, 0.8, 1.3])
-    check_row(
-      LOSSES['cispo'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['cispo'],
       self.LOG_RATIOS,
       advantage,
       loss=advantage * weights,
@@ -184,14 +123,29 @@ class HandValuesTest(parameterized.TestCase):
   def test_topr_tapers_bad_responses_only(
     self, ratios, advantage, weight, is_clipped
   ):
-    check_row(
-      LOSSES['topr'],
+    loss_cases.check_row(
+      loss_cases.LOSSES['topr'],
       np.log(ratios),
       advantage,
       loss=[weight * advantage] * 4,
       grad=[-weight * advantage] * 4,
       is_clipped=[is_clipped] * 4,
     )
+
+  def test_m2po_drops_tokens_above_the_cutoff(self):
+    # The squares of the log ratios: 0, 0.0625, 0.0625, 0.25, 0.25.
+    log_ratios = np.array([0.0, 0.25, -0.25, 0.5, -0.5])
+    weights = np.exp(log_ratios)
+    for advantage, dropped in [(2.0, 3), (-2.0, 4)]:
+      kept = np.arange(5) != dropped
+      loss_cases.check_row(
+        loss_cases.LOSSES['m2po'],
+        log_ratios,
+        advantage,
+        loss=-advantage * weights * kept,
+        grad=-advantage * weights * kept,
+        is_clipped=~kept,
+      )
 
 
 class OracleTest(parameterized.TestCase):
@@ -200,17 +154,14 @@ class OracleTest(parameterized.TestCase):
       # Importing rlax imports others that use deprecated parts of JAX.
       warnings.simplefilter('ignore', DeprecationWarning)
       import rlax
-    logprobs, behavior_logprobs, advantages, _ = map(jnp.array, random_batch())
-    loss_mask = jnp.ones(logprobs.shape, bool)
-    token_loss = losses.clipped_surrogate(
-      logprobs,
-      behavior_logprobs,
-      advantages,
-      loss_mask,
-      clip_low=0.2,
-      clip_high=0.2,
-      dual_clip=None,
+    logprobs, behavior_logprobs, advantages, _ = map(
+      jnp.array, loss_cases.random_batch()
     )
+    loss_mask = jnp.ones(logprobs.shape, bool)
+    loss_fn = loss_cases.of_arrays(
+      losses.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=None
+    )
+    token_loss = loss_fn(logprobs, behavior_logprobs, advantages, loss_mask)
     expected = rlax.clipped_surrogate_pg_loss(
       jnp.exp(logprobs - behavior_logprobs).ravel(),
       jnp.repeat(advantages, logprobs.shape[1]),
@@ -223,13 +174,13 @@ class OracleTest(parameterized.TestCase):
     )
 
   @parameterized.product(
-    level=['token', 'sequence'], normalizer=list(NORMALIZERS)
+    level=['token', 'sequence'], normalizer=list(loss_cases.NORMALIZERS)
   )
   def test_losses_equal_the_formulas_of_trl(self, level, normalizer):
     # trl's GRPOTrainer, written out again in NumPy: importance sampling level
     # 'token' or 'sequence' (GSPO), delta = 3 at the former, and loss types
     # 'dapo', 'grpo' and 'dr_grpo'. trl averages over empty rows, we do not.
-    batch = random_batch(has_empty_row=False)
+    batch = loss_cases.random_batch(has_empty_row=False)
     logprobs, behavior_logprobs, advantages, mask = batch
     log_ratios = (logprobs - behavior_logprobs).astype(np.float64) * mask
     delta = 3.0
@@ -251,8 +202,8 @@ class OracleTest(parameterized.TestCase):
     is_clipped |= (coef_1 > delta) & (adv < 0)
 
     name = {'token': 'clipped_surrogate', 'sequence': 'gspo'}[level]
-    token_loss = LOSSES[name](*batch)
-    weights = NORMALIZERS[normalizer](mask)
+    token_loss = loss_cases.LOSSES[name](*batch)
+    weights = loss_cases.NORMALIZERS[normalizer](mask)
     np.testing.assert_allclose(
       jnp.sum(token_loss.loss * weights), expected, rtol=1e-5
     )
@@ -260,11 +211,11 @@ class OracleTest(parameterized.TestCase):
 
 
 class EveryLossTest(parameterized.TestCase):
-  @parameterized.parameters(*LOSSES)
+  @parameterized.parameters(*loss_cases.LOSSES)
   def test_masked_tokens_change_neither_loss_nor_gradient(self, name):
-    logprobs, behavior_logprobs, advantages, mask = random_batch()
-    expected, expected_grads = value_and_grad(
-      LOSSES[name], (logprobs, behavior_logprobs, advantages, mask)
+    logprobs, behavior_logprobs, advantages, mask = loss_cases.random_batch()
+    expected, expected_grads = loss_cases.value_and_grad(
+      loss_cases.LOSSES[name], (logprobs, behavior_logprobs, advantages, mask)
     )
     self.assertTrue((expected.loss[~mask] == 0).all())
     self.assertFalse(expected.is_clipped[~mask].any())
@@ -273,8 +224,8 @@ class EveryLossTest(parameterized.TestCase):
       (-np.inf, 0.0),
       (1000.0, 0.0),
     ]:
-      found, grads = value_and_grad(
-        LOSSES[name],
+      found, grads = loss_cases.value_and_grad(
+        loss_cases.LOSSES[name],
         (
           jnp.where(mask, logprobs, in_padding),
           jnp.where(mask, behavior_logprobs, behavior_in_padding),
@@ -287,33 +238,16 @@ class EveryLossTest(parameterized.TestCase):
       np.testing.assert_array_equal(grads, expected_grads)
       self.assertTrue((grads[~mask] == 0).all())
 
-  @parameterized.product(
-    name=list(LOSSES), log_ratio=[-1000.0, 1000.0], advantage=[2.0, 0.0, -2.0]
-  )
-  def test_huge_ratios_give_finite_values_where_a_bound_holds(
-    self, name, log_ratio, advantage
-  ):
-    batch = one_row([log_ratio, 0.0], advantage)
-    token_loss, grads = value_and_grad(LOSSES[name], batch)
-    if name == 'gspo' and log_ratio > 0 and advantage < 0:
-      # The one case that the paper leaves without a bound.
-      np.testing.assert_array_equal(token_loss.loss, [[0.0, np.inf, np.inf]])
-      np.testing.assert_array_equal(grads, [[0.0, np.inf, np.inf]])
-      return
-    self.assertTrue(np.isfinite(token_loss.loss).all())
-    self.assertTrue(np.isfinite(grads).all())
-    if advantage == 0:
-      self.assertFalse(token_loss.is_clipped.any())
-
   @parameterized.parameters(
     'clipped_surrogate',
     'gspo',
+    'm2po',
     'truncated_importance_sampling',
     'cispo',
     'topr',
   )
   def test_on_policy_gradient_is_that_of_reinforce(self, name):
-    logprobs, _, advantages, mask = map(jnp.array, random_batch())
+    logprobs, _, advantages, mask = map(jnp.array, loss_cases.random_batch())
 
     def gradient(loss_fn):
       weights = losses.sequence_mean(mask)
@@ -325,28 +259,34 @@ class EveryLossTest(parameterized.TestCase):
       return jax.grad(total)(logprobs)
 
     np.testing.assert_allclose(
-      gradient(LOSSES[name]), gradient(losses.reinforce), rtol=1e-5
+      gradient(loss_cases.LOSSES[name]),
+      gradient(loss_cases.LOSSES['reinforce']),
+      rtol=1e-5,
     )
 
-  @parameterized.parameters(*LOSSES)
+  @parameterized.parameters(*loss_cases.LOSSES)
   def test_a_batch_without_tokens_has_no_loss_and_no_gradient(self, name):
-    logprobs, behavior_logprobs, advantages, mask = random_batch()
+    logprobs, behavior_logprobs, advantages, mask = loss_cases.random_batch()
     empty = (logprobs, behavior_logprobs, advantages, np.zeros_like(mask))
     with jax.debug_nans(True):
-      token_loss, grads = value_and_grad(LOSSES[name], empty)
+      token_loss, grads = loss_cases.value_and_grad(
+        loss_cases.LOSSES[name], empty
+      )
     np.testing.assert_array_equal(token_loss.loss, 0.0)
     np.testing.assert_array_equal(grads, 0.0)
     self.assertFalse(token_loss.is_clipped.any())
 
-  @parameterized.product(name=list(LOSSES), normalizer=list(NORMALIZERS))
+  @parameterized.product(
+    name=list(loss_cases.LOSSES), normalizer=list(loss_cases.NORMALIZERS)
+  )
   def test_microbatches_sum_to_the_whole_batch(self, name, normalizer):
-    batch = random_batch()
-    weights = NORMALIZERS[normalizer](batch[3])
+    batch = loss_cases.random_batch()
+    weights = loss_cases.NORMALIZERS[normalizer](batch[3])
 
     @jax.jit
     def loss_and_grad(logprobs, rest, weights):
       def total(logprobs):
-        return jnp.sum(weights * LOSSES[name](logprobs, *rest).loss)
+        return jnp.sum(weights * loss_cases.LOSSES[name](logprobs, *rest).loss)
 
       return jax.value_and_grad(total)(logprobs)
 
@@ -360,20 +300,20 @@ class EveryLossTest(parameterized.TestCase):
     np.testing.assert_allclose(total, whole, atol=1e-6)
     np.testing.assert_allclose(np.concatenate(grads), whole_grads, atol=1e-6)
 
-  @parameterized.parameters(*LOSSES)
+  @parameterized.parameters(*loss_cases.LOSSES)
   def test_jit_and_a_seed_axis_change_nothing(self, name):
-    batch = random_batch()
-    expected = LOSSES[name](*batch)
+    batch = loss_cases.random_batch()
+    expected = loss_cases.LOSSES[name](*batch)
     seeds = [np.stack([x, x[::-1]]) for x in batch]
-    found = jax.jit(jax.vmap(LOSSES[name]))(*seeds)
+    found = jax.jit(jax.vmap(loss_cases.LOSSES[name]))(*seeds)
     np.testing.assert_allclose(found.loss[0], expected.loss, rtol=1e-5)
     np.testing.assert_allclose(found.loss[1], expected.loss[::-1], rtol=1e-5)
     np.testing.assert_array_equal(found.is_clipped[0], expected.is_clipped)
     self.assertEqual(found.loss.dtype, jnp.float32)
 
-  @parameterized.parameters(*LOSSES)
+  @parameterized.parameters(*loss_cases.LOSSES)
   def test_wrong_inputs_raise(self, name):
-    logprobs, behavior_logprobs, advantages, mask = random_batch()
+    logprobs, behavior_logprobs, advantages, mask = loss_cases.random_batch()
     for message, batch in [
       ('rank', (logprobs[0], behavior_logprobs[0], advantages, mask[0])),
       ('rank', (logprobs, behavior_logprobs, advantages[:, None], mask)),
@@ -384,4 +324,12 @@ class EveryLossTest(parameterized.TestCase):
       ('type', (logprobs, behavior_logprobs, mask[:, 0], mask)),
     ]:
       with self.assertRaisesRegex(AssertionError, message):
-        LOSSES[name](*batch)
+        loss_cases.LOSSES[name](*batch)
+
+  def test_m2po_without_statistics_raises(self):
+    with self.assertRaisesRegex(
+      ValueError, 'LossInputs.statistics = None: must be given for m2po'
+    ):
+      loss_cases.of_arrays(
+        lambda inputs: losses.m2po(inputs._replace(statistics=None))
+      )(*loss_cases.random_batch())

@@ -1,19 +1,14 @@
 """Tests of the normalizers of replay_rl.rl.losses."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.rl import losses
+from tests.rl import loss_cases
 
-NORMALIZERS = {
-  'token_mean': losses.token_mean,
-  'sequence_mean': losses.sequence_mean,
-  'constant': functools.partial(losses.constant, tokens_per_row=6.0),
-}
+NORMALIZERS = loss_cases.NORMALIZERS
 
 
 class NormalizersTest(parameterized.TestCase):
@@ -53,3 +48,7 @@ class NormalizersTest(parameterized.TestCase):
       NORMALIZERS[name](self.MASK[0])
     with self.assertRaisesRegex(AssertionError, 'type'):
       NORMALIZERS[name](self.MASK.astype(jnp.float32))
+
+  def test_a_constant_out_of_range_raises(self):
+    with self.assertRaisesRegex(ValueError, r'^tokens_per_row = 0: must be in'):
+      losses.constant(self.MASK, tokens_per_row=0)

@@ -37,7 +37,9 @@ def _rollouts(parts, num_rows):
     rewards=jnp.zeros(num_rows),
     advantages=jnp.asarray(rng.normal(size=num_rows), jnp.float32),
     group_id=jnp.zeros(num_rows, jnp.int32),
-    policy_version=jnp.zeros(num_rows, jnp.int32),
+    prompt_id=jnp.zeros(num_rows, jnp.uint32),
+    rollout_id=jnp.arange(num_rows, dtype=jnp.uint32),
+    policy_version=-jnp.arange(num_rows, dtype=jnp.int32),
   )
 
 
@@ -47,20 +49,34 @@ _OPTIMIZER = optax.chain(optax.trace(decay=0.0), optax.sgd(1.0))
 
 @functools.cache
 def _parts(tied=True):
-  return build.parts(tiny.config(model__tied_embeddings=tied))
+  config = tiny.config(model__tied_embeddings=tied)
+  return build.experiment(config, build.planned_shape(config)).parts
 
 
-@functools.cache
-def _compiled(logprobs_fn, loss_fn, normalizer_fn, num_microbatches):
-  return jax.jit(
-    functools.partial(
-      learner.update,
-      logprobs_fn=logprobs_fn,
-      loss_fn=loss_fn,
-      normalizer_fn=normalizer_fn,
-      optimizer=_OPTIMIZER,
-      num_microbatches=num_microbatches,
-    )
+def _functions(parts, **changes):
+  functions = learner.UpdateFunctions(
+    logprobs_fn=parts.bind(parts.hyper).update.logprobs_fn,
+    loss_fn=_CLIPPED,
+    statistics_fn=None,
+    normalizer_fn=losses.token_mean,
+    row_weight_fn=None,
+    optimizer=_OPTIMIZER,
+    gate=None,
+  )
+  return functions._replace(**changes)
+
+
+def _batch(rollouts, is_valid=None, probs=None):
+  num_rows = rollouts.rewards.shape[0]
+  if is_valid is None:
+    is_valid = jnp.ones(num_rows, bool)
+  return base.Batch(
+    rollouts=rollouts,
+    slots=jnp.arange(num_rows),
+    is_valid=is_valid,
+    is_fresh=jnp.zeros(num_rows, bool),
+    probs=jnp.ones(num_rows) if probs is None else probs,
+    num_eligible=jnp.int32(num_rows),
   )
 
 
@@ -70,15 +86,23 @@ def _update(
   rollouts,
   is_valid=None,
   num_microbatches=1,
-  loss_fn=_CLIPPED,
-  normalizer_fn=losses.token_mean,
+  probs=None,
+  start=None,
+  num_updates_since_fresh=0,
+  **changes,
 ):
-  if is_valid is None:
-    is_valid = jnp.ones(rollouts.rewards.shape, bool)
-  update = _compiled(
-    parts.logprobs_fn, loss_fn, normalizer_fn, num_microbatches
+  functions = _functions(parts, **changes)
+  update = jax.jit(
+    functools.partial(
+      learner.update, functions=functions, num_microbatches=num_microbatches
+    )
   )
-  return update(learner.init(params, _OPTIMIZER), rollouts, is_valid)
+  state, outcome, status = update(
+    start or learner.init(params, functions),
+    _batch(rollouts, is_valid, probs),
+    num_updates_since_fresh=num_updates_since_fresh,
+  )
+  return state, outcome, status
 
 
 def _gradient(state):
@@ -111,9 +135,9 @@ class UpdateTest(parameterized.TestCase):
     update = functools.partial(
       _update, loss_fn=loss_fn, normalizer_fn=normalizer_fn
     )
-    whole, seen = update(self.parts, self.params, self.rollouts)
+    whole, seen, _ = update(self.parts, self.params, self.rollouts)
     for num_microbatches in (2, 4, 8):
-      split, seen_split = update(
+      split, seen_split, _ = update(
         self.parts,
         self.params,
         self.rollouts,
@@ -125,15 +149,15 @@ class UpdateTest(parameterized.TestCase):
 
   def test_rows_that_are_not_valid_have_no_part(self):
     is_valid = jnp.arange(8) % 2 == 0
-    masked, seen = _update(self.parts, self.params, self.rollouts, is_valid)
+    masked, seen, _ = _update(self.parts, self.params, self.rollouts, is_valid)
     half = jax.tree.map(lambda leaf: leaf[::2], self.rollouts)
-    alone, seen_alone = _update(self.parts, self.params, half)
+    alone, seen_alone, _ = _update(self.parts, self.params, half)
     distance = _distance(_gradient(masked), _gradient(alone))
     self.assertLess(distance, 1e-6)
     self.assertAlmostEqual(float(seen.loss), float(seen_alone.loss), places=6)
 
   def test_without_a_valid_row_nothing_is_learned(self):
-    state, seen = _update(
+    state, seen, _ = _update(
       self.parts, self.params, self.rollouts, jnp.zeros(8, bool)
     )
     chex.assert_trees_all_equal(state.params, self.params)
@@ -141,13 +165,13 @@ class UpdateTest(parameterized.TestCase):
     self.assertEqual(int(state.step), 1)
 
   def test_reports_the_loss_and_the_norms_by_the_formula(self):
-    state, seen = _update(self.parts, self.params, self.rollouts)
+    state, seen, _ = _update(self.parts, self.params, self.rollouts)
     chex.assert_trees_all_close(
       state.params,
       jax.tree.map(jnp.subtract, self.params, _gradient(state)),
       atol=1e-7,
     )
-    logprobs, _ = jax.jit(self.parts.logprobs_fn)(
+    logprobs, _ = jax.jit(_functions(self.parts).logprobs_fn)(
       self.params, self.rollouts.tokens
     )
     np.testing.assert_allclose(seen.logprobs, logprobs, atol=1e-6)
@@ -170,7 +194,7 @@ class UpdateTest(parameterized.TestCase):
   ):
     parts = _parts(tied)
     params = parts.init_params_fn(jax.random.key(0))
-    state, seen = _update(parts, params, self.rollouts)
+    state, seen, _ = _update(parts, params, self.rollouts)
     gradient = _gradient(state)
     if not tied:
       expected = optax.tree.norm(gradient['unembedding'])
@@ -186,7 +210,7 @@ class UpdateTest(parameterized.TestCase):
     )
     untied = dict(params, unembedding=params['embedding'])
     apart = _parts(tied=False)
-    _, seen_apart = _update(apart, untied, self.rollouts)
+    _, seen_apart, _ = _update(apart, untied, self.rollouts)
     np.testing.assert_allclose(
       found, seen_apart.output_projection_grad_norm, rtol=1e-5
     )
@@ -195,31 +219,27 @@ class UpdateTest(parameterized.TestCase):
     )
 
   def test_one_microbatch_is_scored_at_a_time(self):
+    score = _functions(self.parts).logprobs_fn
     for num_microbatches in (1, 2, 4, 8):
       num_rows = set()
 
       def logprobs_fn(params, tokens, num_rows=num_rows):
         num_rows.add(tokens.shape[0])
-        return self.parts.logprobs_fn(params, tokens)
+        return score(params, tokens)
 
-      jax.eval_shape(
-        functools.partial(
-          learner.update,
-          logprobs_fn=logprobs_fn,
-          loss_fn=_CLIPPED,
-          normalizer_fn=losses.token_mean,
-          optimizer=_OPTIMIZER,
-          num_microbatches=num_microbatches,
-        ),
-        learner.init(self.params, _OPTIMIZER),
+      _update(
+        self.parts,
+        self.params,
         self.rollouts,
-        jnp.ones(8, bool),
+        num_microbatches=num_microbatches,
+        logprobs_fn=logprobs_fn,
+        statistics_fn=lambda inputs: jnp.sum(inputs.logprobs),
       )
       self.assertEqual(num_rows, {8 // num_microbatches})
 
   def test_tokens_are_clipped_by_the_rule_and_only_in_valid_rows(self):
     is_valid = np.arange(8) < 5
-    state, seen = _update(
+    state, seen, _ = _update(
       self.parts, self.params, self.rollouts, jnp.asarray(is_valid)
     )
     del state
@@ -239,20 +259,11 @@ class UpdateTest(parameterized.TestCase):
       optax.add_decayed_weights(0.1),
       optax.sgd(0.5, momentum=0.9),
     )
-    update = jax.jit(
-      functools.partial(
-        learner.update,
-        logprobs_fn=self.parts.logprobs_fn,
-        loss_fn=_CLIPPED,
-        normalizer_fn=losses.token_mean,
-        optimizer=optimizer,
-        num_microbatches=1,
-      )
+    update = functools.partial(
+      _update, self.parts, self.params, self.rollouts, optimizer=optimizer
     )
-    is_valid = jnp.ones(8, bool)
-    start = learner.init(self.params, optimizer)
-    first, seen = update(start, self.rollouts, is_valid)
-    plain, _ = _update(self.parts, self.params, self.rollouts)
+    first, seen, _ = update()
+    plain, _, _ = _update(self.parts, self.params, self.rollouts)
     norm = optax.tree.norm(_gradient(plain))
     self.assertGreater(float(norm), 1e-2)
     np.testing.assert_allclose(seen.grad_norm, norm, rtol=1e-4)
@@ -264,13 +275,151 @@ class UpdateTest(parameterized.TestCase):
     expected = jax.tree.map(lambda w, d: w - 0.5 * d, self.params, direction)
     chex.assert_trees_all_close(first.params, expected, atol=1e-6)
     # The second update goes about as far, plus nine tenths of the first.
-    second, _ = update(first, self.rollouts, is_valid)
+    second, _, _ = update(start=first)
     moved = jax.tree.map(jnp.subtract, first.params, second.params)
     self.assertAlmostEqual(
       float(optax.tree.norm(moved) / optax.tree.norm(direction)),
       0.5 * (1 + 0.9),
       delta=0.1,
     )
+
+  def test_row_weights_multiply_the_loss_of_a_row(self):
+    weights = jnp.arange(8) / 4.0
+    state, outcome, _ = _update(
+      self.parts,
+      self.params,
+      self.rollouts,
+      probs=weights,
+      num_microbatches=2,
+      row_weight_fn=lambda batch: batch.probs,
+    )
+    # The surrogate is linear in the advantage.
+    scaled = self.rollouts._replace(
+      advantages=self.rollouts.advantages * weights
+    )
+    expected, expected_outcome, _ = _update(self.parts, self.params, scaled)
+    self.assertLess(_distance(_gradient(state), _gradient(expected)), 1e-6)
+    np.testing.assert_allclose(outcome.loss, expected_outcome.loss, rtol=1e-5)
+    np.testing.assert_array_equal(outcome.row_weights, weights)
+
+  def test_the_loss_reads_the_age_of_a_row(self):
+    def aged(inputs):
+      token_loss = losses.reinforce(inputs)
+      return token_loss._replace(
+        loss=token_loss.loss * inputs.age[:, None].astype(jnp.float32)
+      )
+
+    state, _, _ = _update(
+      self.parts, self.params, self.rollouts, loss_fn=aged, num_microbatches=4
+    )
+    # In step 0, a rollout of version -i has age i.
+    ages = jnp.arange(8.0)
+    scaled = self.rollouts._replace(advantages=self.rollouts.advantages * ages)
+    expected, _, _ = _update(
+      self.parts, self.params, scaled, loss_fn=losses.reinforce
+    )
+    self.assertLess(_distance(_gradient(state), _gradient(expected)), 1e-6)
+
+  def test_a_loss_that_selects_over_the_batch_is_right_in_microbatches(self):
+    def selective(inputs):
+      """Drops the tokens above the mean gap of the whole batch."""
+      gaps = jnp.abs(inputs.logprobs - inputs.behavior_logprobs)
+      is_kept = jax.lax.stop_gradient(
+        gaps <= base.required(inputs, 'statistics', 'the loss selective')
+      )
+      token_loss = losses.reinforce(inputs)
+      return base.TokenLoss(
+        jnp.where(is_kept, token_loss.loss, 0.0), inputs.loss_mask & ~is_kept
+      )
+
+    def mean_gap(inputs):
+      gaps = jnp.abs(inputs.logprobs - inputs.behavior_logprobs)
+      return jnp.mean(gaps, where=inputs.loss_mask)
+
+    is_valid = jnp.arange(8) != 3
+    changes = {'loss_fn': selective, 'statistics_fn': mean_gap}
+    whole, seen, _ = _update(
+      self.parts, self.params, self.rollouts, is_valid, **changes
+    )
+    share = jnp.mean(seen.is_clipped, where=self.rollouts.loss_mask)
+    self.assertBetween(float(share), 0.1, 0.9)
+    for num_microbatches in (2, 8):
+      split, seen_split, _ = _update(
+        self.parts,
+        self.params,
+        self.rollouts,
+        is_valid,
+        num_microbatches=num_microbatches,
+        **changes,
+      )
+      self.assertLess(_distance(_gradient(split), _gradient(whole)), 1e-6)
+      np.testing.assert_array_equal(seen_split.is_clipped, seen.is_clipped)
+
+    # The negative control: statistics of each microbatch alone select others.
+    def alone(inputs):
+      return selective(inputs._replace(statistics=mean_gap(inputs)))
+
+    other, _, _ = _update(
+      self.parts,
+      self.params,
+      self.rollouts,
+      is_valid,
+      num_microbatches=4,
+      loss_fn=alone,
+    )
+    self.assertGreater(_distance(_gradient(other), _gradient(whole)), 1e-2)
+    with self.assertRaisesRegex(ValueError, 'LossInputs.statistics = None'):
+      _update(self.parts, self.params, self.rollouts, loss_fn=selective)
+
+  def test_a_gate_refuses_scales_and_ends_the_reuse(self):
+    def gate(is_accepted, ends_reuse=False, rate_scale=1.0):
+      def judge(state, proposal):
+        verdict = base.Verdict(
+          jnp.asarray(is_accepted),
+          jnp.asarray(ends_reuse),
+          jnp.float32(rate_scale),
+        )
+        norm = optax.tree.norm(proposal.gradients)
+        return verdict, (state[0] + proposal.num_updates_since_fresh, norm)
+
+      return base.Gate(lambda: (jnp.int32(5), jnp.float32(0)), judge)
+
+    update = functools.partial(
+      _update,
+      self.parts,
+      self.params,
+      self.rollouts,
+      optimizer=optax.adam(1e-2),
+    )
+    plain, seen, _ = update()
+    half, _, status = update(gate=gate(True, rate_scale=0.5))
+    self.assertTrue(status.is_applied)
+    chex.assert_trees_all_close(
+      half.params,
+      jax.tree.map(lambda a, b: 0.5 * (a + b), plain.params, self.params),
+      atol=1e-7,
+    )
+    chex.assert_trees_all_equal(half.opt_state, plain.opt_state)
+    refused, _, status = update(
+      gate=gate(False, ends_reuse=True), num_updates_since_fresh=3, start=None
+    )
+    self.assertTrue(status.is_refused & status.ends_reuse)
+    self.assertFalse(status.is_applied)
+    self.assertEqual(int(refused.step), 0)
+    self.assertEqual(int(refused.num_tried), 1)
+    chex.assert_trees_all_equal(refused.params, self.params)
+    self.assertEqual(int(refused.opt_state[0].count), 0)
+    # The state of the gate is kept, also where it refuses.
+    self.assertEqual(int(refused.gate_state[0]), 5 + 3)
+    np.testing.assert_allclose(refused.gate_state[1], seen.grad_norm, rtol=1e-5)
+    # It is not shown an empty update.
+    empty, _, status = update(
+      jnp.zeros(8, bool),
+      gate=gate(False, ends_reuse=True),
+      num_updates_since_fresh=3,
+    )
+    self.assertFalse(status.is_refused | status.ends_reuse)
+    self.assertEqual(int(empty.gate_state[0]), 5)
 
   def test_refuses_a_split_that_does_not_divide_the_rows(self):
     with self.assertRaisesRegex(ValueError, 'num_microbatches = 3: .* 8 rows'):

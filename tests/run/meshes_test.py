@@ -8,7 +8,7 @@ import jax
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.fit import budget
+from replay_rl.fit import memory as memory_lib
 from replay_rl.run import build
 from replay_rl.run import meshes
 from tests import tiny
@@ -132,8 +132,8 @@ class ConfigsTest(parameterized.TestCase):
     path = _ROOT / 'configs' / f'{name}.py'
     config = runpy.run_path(str(path))['get_config']()
     self.assertEqual(math.prod(config.mesh.shape.values()), 8)
-    parts = build.parts(config, task=budget.task_of(config))
-    mesh = budget.abstract_mesh(config.mesh.shape)
+    parts = build.parts(config, task=memory_lib.task_of(config))
+    mesh = memory_lib.abstract_mesh(config.mesh.shape)
     meshes.check(config, parts, mesh, None)
 
 

@@ -44,17 +44,23 @@ class PromptsTest(parameterized.TestCase):
   def test_references_are_the_sum(self, num_digits):
     task = addition.make(num_digits=num_digits, forget_probability=0.5)
     prompts = jax.jit(task.prompts_fn, static_argnums=1)(jax.random.key(0), 200)
-    self.assertEqual(prompts.tokens.shape, (200, task.prompt_length))
-    np.testing.assert_array_equal(prompts.lengths, task.prompt_length)
+    self.assertEqual(prompts.tokens.shape, (200, task.shape.prompt_length))
+    np.testing.assert_array_equal(prompts.lengths, task.shape.prompt_length)
     rows = np.asarray(prompts.tokens), np.asarray(prompts.references)
     for tokens, reference in zip(*rows, strict=True):
       left, right = task.decode_fn(tokens)[:-1].split('+')
       total = f'{int(left[::-1]) + int(right[::-1]):0{num_digits + 1}}'
       self.assertEqual(text(reference), total[::-1])
 
-  def test_operands_are_uniform(self):
+  def test_operands_are_uniform_and_each_prompt_has_its_own_id(self):
     task = addition.make(num_digits=2, forget_probability=0.5)
-    tokens = task.prompts_fn(jax.random.key(0), 4000).tokens
+    tokens, _, prompt_id, _ = task.prompts_fn(jax.random.key(0), 4000)
+    _, first, again = np.unique(
+      tokens, axis=0, return_index=True, return_inverse=True
+    )
+    self.assertBetween(len(first), 3000, 3999)
+    self.assertLen(np.unique(prompt_id), len(first))
+    np.testing.assert_array_equal(prompt_id[first][again.ravel()], prompt_id)
     for column in (0, 1, 3, 4):
       counts = np.bincount(tokens[:, column], minlength=10)
       # Five standard deviations of a count of 400 in 4000.
@@ -74,6 +80,7 @@ class PromptsTest(parameterized.TestCase):
       expected = jax.jit(prompts_fn)(keys[seed])
       np.testing.assert_array_equal(found.tokens[seed], expected.tokens)
       np.testing.assert_array_equal(found.references[seed], expected.references)
+      np.testing.assert_array_equal(found.prompt_id[seed], expected.prompt_id)
     self.assertFalse((found.tokens[0] == found.tokens[1]).all())
 
 
@@ -177,17 +184,16 @@ class TeacherTest(parameterized.TestCase):
 class MakeTest(parameterized.TestCase):
   def test_sizes_of_three_digits(self):
     task = addition.make(num_digits=3, forget_probability=0.5)
-    self.assertEqual(
-      (task.vocab_size, task.prompt_length, task.max_new_tokens), (32, 8, 6)
-    )
-    self.assertEqual(task.decode_fn(np.array(task.eos_ids)), '<eos>')
-    self.assertEqual(task.decode_fn(np.array([task.pad_id])), '_')
+    self.assertEqual(task.shape, (32, 8, 6, (addition.EOS,), addition.PAD))
+    self.assertEqual(task.shape.num_tokens, 14)
+    tokens = np.array([addition.EOS, addition.PAD])
+    self.assertEqual(task.decode_fn(tokens), '<eos>_')
     self.assertEqual(task.decode_fn(np.array([1, 10, 2, 11, 31])), '1+2=?')
 
   @parameterized.parameters(
-    (0, 0.5, 'num_digits = 0, must be at least 1'),
-    (3, -0.1, r'forget_probability = -0.1, must be within \[0, 1\]'),
-    (3, 1.5, r'forget_probability = 1.5, must be within \[0, 1\]'),
+    (0, 0.5, r'num_digits = 0: must be in \[1, inf\)'),
+    (3, -0.1, r'forget_probability = -0.1: must be in \[0, 1\]'),
+    (3, 1.5, r'forget_probability = 1.5: must be in \[0, 1\]'),
   )
   def test_wrong_arguments_raise(self, num_digits, probability, message):
     with self.assertRaisesRegex(ValueError, message):

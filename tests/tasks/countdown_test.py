@@ -9,6 +9,7 @@ import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.tasks import countdown
+from replay_rl.tasks import task as task_lib
 
 EOS = countdown.EOS
 
@@ -65,8 +66,8 @@ class PromptsTest(parameterized.TestCase):
   def test_prompts_show_sorted_numbers_and_the_target(self):
     task = countdown.make(num_numbers=4, max_number=6, slip_probability=0.3)
     prompts = jax.jit(task.prompts_fn, static_argnums=1)(jax.random.key(0), 500)
-    self.assertEqual(prompts.tokens.shape, (500, task.prompt_length))
-    np.testing.assert_array_equal(prompts.lengths, task.prompt_length)
+    self.assertEqual(prompts.tokens.shape, (500, task.shape.prompt_length))
+    np.testing.assert_array_equal(prompts.lengths, task.shape.prompt_length)
     shown = references_of(prompts.tokens)
     np.testing.assert_array_equal(shown.numbers, prompts.references.numbers)
     np.testing.assert_array_equal(shown.target, prompts.references.target)
@@ -85,6 +86,10 @@ class PromptsTest(parameterized.TestCase):
     for seed in range(2):
       expected = jax.jit(prompts_fn)(keys[seed])
       np.testing.assert_array_equal(found.tokens[seed], expected.tokens)
+      np.testing.assert_array_equal(
+        found.prompt_id[seed],
+        task_lib.hash_tokens(expected.tokens, expected.lengths),
+      )
     self.assertFalse((found.tokens[0] == found.tokens[1]).all())
 
 
@@ -141,10 +146,10 @@ class RewardTest(parameterized.TestCase):
     tokens, _ = jax.jit(task.teacher_fn, static_argnums=1)(
       jax.random.key(0), 4000
     )
-    references = references_of(tokens[:, : task.prompt_length])
-    responses = np.array(tokens[:, task.prompt_length :])
+    references = references_of(tokens[:, : task.shape.prompt_length])
+    responses = np.array(tokens[:, task.shape.prompt_length :])
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, task.vocab_size, responses.shape)
+    noise = rng.integers(0, task.shape.vocab_size, responses.shape)
     is_damaged = rng.random(responses.shape) < 0.1
     responses = np.where(is_damaged, noise, responses).astype(np.int32)
     lengths = np.array([length_of(r) for r in responses], np.int32)
@@ -261,22 +266,19 @@ class TeacherTest(parameterized.TestCase):
 class MakeTest(parameterized.TestCase):
   def test_sizes_of_three_numbers_up_to_eight(self):
     task = countdown.make(num_numbers=3, max_number=8, slip_probability=0.3)
-    self.assertEqual(
-      (task.vocab_size, task.prompt_length, task.max_new_tokens), (32, 6, 6)
-    )
+    self.assertEqual(task.shape, (32, 6, 6, (5,), 6))
     tokens = np.array([9, 11, 14, 3, 8, 4, 14, 1, 11, 1, 9, 5, 6, 31, 32])
     self.assertEqual(
       task.decode_fn(tokens), '2 4 7 : 1 = 7 - 4 - 2 <eos> _ 24 ?'
     )
-    self.assertEqual((task.eos_ids, task.pad_id), ((5,), 6))
 
   @parameterized.parameters(
-    (1, 9, 0.3, 'num_numbers = 1, must be at least 2'),
-    (3, 0, 0.3, 'max_number = 0, must be at least 1'),
-    (4, 256, 0.3, r'max_number \*\* num_numbers = 4294967296, must be below'),
-    (31, 1, 0.3, r'max_number \*\* num_numbers = 2147483648, must be below'),
-    (3, 9, 1.1, r'slip_probability = 1.1, must be within \[0, 1\]'),
-    (3, 9, -0.1, r'slip_probability = -0.1, must be within \[0, 1\]'),
+    (1, 9, 0.3, r'num_numbers = 1: must be in \[2, inf\)'),
+    (3, 0, 0.3, r'max_number = 0: must be in \[1, inf\)'),
+    (4, 256, 0.3, r'max_number \*\* num_numbers = 4294967296: must be below'),
+    (31, 1, 0.3, r'max_number \*\* num_numbers = 2147483648: must be below'),
+    (3, 9, 1.1, r'slip_probability = 1.1: must be in \[0, 1\]'),
+    (3, 9, -0.1, r'slip_probability = -0.1: must be in \[0, 1\]'),
   )
   def test_wrong_arguments_raise(self, num_numbers, max_number, slip, message):
     with self.assertRaisesRegex(ValueError, message):

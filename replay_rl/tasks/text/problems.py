@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from replay_rl import constants
+from replay_rl.tasks import task
+
 # What `check` refuses or, if allowed to, drops.
 KINDS = (
   'broken_line',
@@ -217,11 +220,12 @@ def words(text: str) -> tuple[str, ...]:
   return tuple(_WORD.findall(_LATEX_SPACING.sub(' ', text).casefold()))
 
 
+@constants.checked
 def overlap(
   train: Sequence[Problem],
   benchmark: Sequence[Problem],
   *,
-  num_words: int,
+  num_words: task.Size,
 ) -> list[Overlap]:
   """Returns the problems of a benchmark that also occur in a training set.
 
@@ -234,17 +238,15 @@ def overlap(
   Args:
     train: the training set.
     benchmark: the problems to look for.
-    num_words: n of the n-grams, at least 1. A shorter problem can only occur
+    num_words: n of the n-grams. A shorter problem can only occur
       exactly.
 
   Returns:
     At most one entry for each problem of the benchmark, in their order.
 
   Raises:
-    ValueError: if `num_words` is less than 1.
+    ValueError: `num_words` is outside its interval.
   """
-  if num_words < 1:
-    raise ValueError(f'num_words = {num_words}, must be at least 1.')
   exact = collections.defaultdict(list)
   by_gram = collections.defaultdict(list)
   for index, problem in enumerate(benchmark):

@@ -7,13 +7,16 @@ checkpoint holds: a run that continues sees the prompts that it would have seen.
 import string
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Annotated
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from replay_rl import base
+from replay_rl import constants
 from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.tasks import task
 from replay_rl.tasks.text import problems as problems_lib
 
 try:
@@ -71,12 +74,13 @@ class Table(NamedTuple):
   longest: int
 
 
+@constants.checked
 def rows(
   source_length: int,
   *,
-  seed: int,
-  iteration: int,
-  num_prompts: int,
+  seed: Annotated[int, constants.NON_NEGATIVE],
+  iteration: Annotated[int, constants.NON_NEGATIVE],
+  num_prompts: task.Size,
 ) -> np.ndarray:
   """Returns which problems are asked in an iteration.
 
@@ -85,8 +89,8 @@ def rows(
   another and may end one epoch and begin the next.
 
   Args:
-    source_length: N, problems.
-    seed: of the order, at least 0.
+    source_length: N, problems; at least 1.
+    seed: of the order.
     iteration: counted from 0.
     num_prompts: of an iteration.
 
@@ -94,16 +98,10 @@ def rows(
     `[num_prompts]` int32, in `[0, N)`.
 
   Raises:
-    ValueError: if an argument is outside its range.
+    ValueError: an argument is outside its interval.
   """
-  for name, value, lowest in (
-    ('source_length', source_length, 1),
-    ('seed', seed, 0),
-    ('iteration', iteration, 0),
-    ('num_prompts', num_prompts, 1),
-  ):
-    if value < lowest:
-      raise ValueError(f'{name} = {value}, must be at least {lowest}.')
+  if source_length < 1:
+    raise ValueError(f'source_length = {source_length}: must be at least 1')
   # `shuffle(seed=...)` would add the epoch to the seed: the second epoch of
   # seed 0 would be the first of seed 1. `seed` hashes first.
   # A set of a hundred problems takes about a millisecond a prompt, of thousands
@@ -113,12 +111,13 @@ def rows(
   return np.array([order[start + i] for i in range(num_prompts)], np.int32)
 
 
+@constants.checked
 def make(
   problems: Sequence[problems_lib.Problem],
   tokenizer: tokenizer_lib.Tokenizer,
   template: str,
   *,
-  max_prompt_tokens: int,
+  max_prompt_tokens: task.Size,
   drop_long_prompts: bool,
   chat: Chat | None = None,
 ) -> Table:
@@ -186,11 +185,13 @@ def take(table: Table, positions: np.ndarray) -> base.Prompts:
   Returns:
     Prompts of NumPy arrays. References are `[P]` int32, the index of each
     problem in those that the table was made of; its answer is looked up there.
+    `prompt_id` is the same number.
   """
   # NumPy arrays, because they have yet to be placed on the devices.
   fields: base.PyTree = (
     table.tokens[positions],
     table.lengths[positions],
+    table.rows[positions].astype(np.uint32),
     table.rows[positions],
   )
   return base.Prompts(*fields)

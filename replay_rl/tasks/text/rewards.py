@@ -13,14 +13,17 @@ and returns `[B]` float32. So terms add, and constants are bound by name:
   functools.partial(rewards.soft_overlong, max_length=1024, cache_length=256)
 """
 
-import math
 from collections.abc import Callable
+from typing import Annotated
 
 import chex
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl import constants
+from replay_rl.tasks import task
 
+Weight = Annotated[float, constants.interval('[0, inf)')]
 RewardTerm = Callable[
   [base.Array, base.Array, base.Array, base.Array], base.Array
 ]
@@ -37,32 +40,33 @@ def correctness(
   return jnp.asarray(is_correct, jnp.float32)
 
 
+@constants.checked
 def format_bonus(
   is_correct: base.Array,
   is_formatted: base.Array,
   lengths: base.Array,
   is_finished: base.Array,
   *,
-  weight: float,
+  weight: Weight,
 ) -> base.Array:
   """Returns `weight` for a complete boxed answer, right or wrong, else 0.
 
   Raises:
-    ValueError: if weight is negative or not finite.
+    ValueError: `weight` is outside its interval.
   """
   _check(is_correct, is_formatted, lengths, is_finished)
-  _check_weight(weight)
   return weight * jnp.asarray(is_formatted, jnp.float32)
 
 
+@constants.checked
 def soft_overlong(
   is_correct: base.Array,
   is_formatted: base.Array,
   lengths: base.Array,
   is_finished: base.Array,
   *,
-  max_length: int,
-  cache_length: int,
+  max_length: task.Size,
+  cache_length: task.Size,
 ) -> base.Array:
   """Returns a penalty that grows from 0 to -1 over the last allowed tokens.
 
@@ -77,37 +81,37 @@ def soft_overlong(
     lengths: as above.
     is_finished: as above.
     max_length: tokens from which on the penalty is full.
-    cache_length: tokens before that from which on there is one, within
-      [1, max_length].
+    cache_length: tokens over which the penalty grows, at most `max_length`.
 
   Raises:
-    ValueError: if cache_length is outside its range.
+    ValueError: a constant is outside its interval, or `cache_length` exceeds
+      `max_length`.
   """
   _check(is_correct, is_formatted, lengths, is_finished)
-  if not 1 <= cache_length <= max_length:
+  if cache_length > max_length:
     raise ValueError(
-      f'cache_length = {cache_length}, must be within [1, max_length] = '
-      f'[1, {max_length}].'
+      f'cache_length = {cache_length}: must be at most max_length = '
+      f'{max_length}'
     )
   excess = lengths - (max_length - cache_length)
   return -jnp.clip(excess, 0, cache_length).astype(jnp.float32) / cache_length
 
 
+@constants.checked
 def truncation_penalty(
   is_correct: base.Array,
   is_formatted: base.Array,
   lengths: base.Array,
   is_finished: base.Array,
   *,
-  weight: float,
+  weight: Weight,
 ) -> base.Array:
   """Returns -`weight` for a response that was cut off, else 0.
 
   Raises:
-    ValueError: if weight is negative or not finite.
+    ValueError: `weight` is outside its interval.
   """
   _check(is_correct, is_formatted, lengths, is_finished)
-  _check_weight(weight)
   return jnp.where(is_finished, 0.0, -weight).astype(jnp.float32)
 
 
@@ -115,8 +119,3 @@ def _check(*arrays: base.Array) -> None:
   # A column instead of a row would broadcast, silently.
   chex.assert_rank(arrays, 1)
   chex.assert_equal_shape(arrays)
-
-
-def _check_weight(weight: float) -> None:
-  if not 0 <= weight < math.inf:
-    raise ValueError(f'weight = {weight}, must be finite and not negative.')

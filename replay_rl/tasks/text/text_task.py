@@ -13,13 +13,13 @@ from replay_rl.tasks.text import datasets
 from replay_rl.tasks.text import problems as problems_lib
 from replay_rl.tasks.text import prompt_stream
 from replay_rl.tasks.verify import extraction
-from replay_rl.tasks.verify import verifiers
+from replay_rl.tasks.verify import verifier
 
 # (is_correct [B], is_formatted [B], lengths [B], is_finished [B]) -> [B]
 ShapingFn = Callable[
   [np.ndarray, np.ndarray, np.ndarray, np.ndarray], base.Array
 ]
-PoolFn = Callable[[], verifiers.Pool]
+VerifierFn = Callable[[], verifier.Verifier]
 
 
 def make(
@@ -57,9 +57,9 @@ def make(
     max_new_tokens: R.
     reward_fn: see `rewards`.
     num_workers: processes that verify; they start with the first response.
-    answer_timeout: seconds, see `verifiers.Pool`.
-    memory_limit: bytes, see `verifiers.Pool`.
-    max_answer_chars: see `verifiers.Pool`.
+    answer_timeout: seconds, see `verifier.Verifier`.
+    memory_limit: bytes, see `verifier.Verifier`.
+    max_answer_chars: see `verifier.Verifier`.
 
   Raises:
     ValueError: an argument is outside its range, or files are missing.
@@ -98,8 +98,8 @@ def make(
     eval_prompts_fn = functools.partial(
       _first_prompts, eval_table, first_row=len(learned)
     )
-  pool_fn = functools.cache(
-    lambda: verifiers.Pool(
+  verifier_fn = functools.cache(
+    lambda: verifier.Verifier(
       num_workers=num_workers,
       answer_timeout=answer_timeout,
       memory_limit=memory_limit,
@@ -107,11 +107,13 @@ def make(
     )
   )
   return task.TextTask(
-    vocab_size=words.vocab_size,
-    prompt_length=max_prompt_tokens,
-    max_new_tokens=max_new_tokens,
-    eos_ids=words.eos_ids,
-    pad_id=words.pad_id,
+    shape=task.Shape(
+      vocab_size=words.vocab_size,
+      prompt_length=max_prompt_tokens,
+      max_new_tokens=max_new_tokens,
+      eos_ids=words.eos_ids,
+      pad_id=words.pad_id,
+    ),
     prompts_fn=functools.partial(_prompts, table),
     eval_prompts_fn=eval_prompts_fn,
     judge_fn=functools.partial(
@@ -119,14 +121,14 @@ def make(
       tokenizer=words,
       problems=both,
       reward_fn=reward_fn,
-      pool_fn=pool_fn,
+      verifier_fn=verifier_fn,
     ),
     reference_fn=lambda row: both[row].answer,
     decode_fn=functools.partial(words.decode, skip_special=False),
-    statuses=tuple(_as_name(status) for status in verifiers.STATUSES),
+    statuses=tuple(_as_name(status) for status in verifier.STATUSES),
     notes=tuple(notes),
     close_fn=lambda: (
-      pool_fn().close() if pool_fn.cache_info().currsize else None
+      verifier_fn().close() if verifier_fn.cache_info().currsize else None
     ),
   )
 
@@ -140,7 +142,7 @@ def judge(
   tokenizer: tokenizer_lib.Tokenizer,
   problems: Sequence[problems_lib.Problem],
   reward_fn: ShapingFn,
-  pool_fn: PoolFn,
+  verifier_fn: VerifierFn,
 ) -> task.Judgement:
   """Verifies responses and shapes their rewards.
 
@@ -152,13 +154,15 @@ def judge(
     tokenizer: of the model.
     problems: hold the right answers.
     reward_fn: see `rewards`.
-    pool_fn: returns the verifier.
+    verifier_fn: returns the verifier.
   """
   texts = [
     tokenizer.decode(row[:length], skip_special=True)
     for row, length in zip(responses, lengths, strict=True)
   ]
-  verdicts = pool_fn().judge(texts, [problems[i].answer for i in references])
+  verdicts = verifier_fn().judge(
+    texts, [problems[i].answer for i in references]
+  )
   is_correct = np.array([verdict.is_correct for verdict in verdicts])
   is_formatted = np.array(
     [verdict.kind == extraction.BOXED for verdict in verdicts]
@@ -198,7 +202,10 @@ def _first_prompts(
     )
   # In an order of their own, since sets are often sorted.
   prompts = _prompts(table, 0, 0, num_prompts)
-  return prompts._replace(references=prompts.references + np.int32(first_row))
+  return prompts._replace(
+    prompt_id=prompts.prompt_id + np.uint32(first_row),
+    references=prompts.references + np.int32(first_row),
+  )
 
 
 def _describe(

@@ -83,13 +83,13 @@ class RowsTest(parameterized.TestCase):
     self.assertLess(np.abs(correlations - np.eye(5)).max(), 0.2)
 
   def test_a_late_iteration_needs_no_earlier_one(self):
-    late = rows(7, iteration=10**12)
+    late = rows(7, iteration=2 * 10**9)
     np.testing.assert_array_equal(np.sort(late), np.arange(7))
 
   @parameterized.parameters(
-    ({'seed': -1}, 'seed = -1, must be at least 0'),
+    ({'seed': -1}, r'seed = -1: must be in \[0, inf\)'),
     ({'iteration': -1}, 'iteration = -1'),
-    ({'num_prompts': 0}, 'num_prompts = 0, must be at least 1'),
+    ({'num_prompts': 0}, r'num_prompts = 0: must be in \[1, inf\)'),
   )
   def test_wrong_arguments_are_refused(self, change, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -184,9 +184,12 @@ class MakeTest(parameterized.TestCase):
       problem = PROBLEMS[int(prompts.references[i])]
       text = self.tokenizer.decode(np.asarray(ids), skip_special=False)
       self.assertEqual(text, problem.problem)
-    np.testing.assert_array_equal(
-      prompts.references, np.array([0, 2])[positions]
-    )
+    for array, dtype in (
+      (prompts.references, np.int32),
+      (prompts.prompt_id, np.uint32),
+    ):
+      self.assertEqual(array.dtype, dtype)
+      np.testing.assert_array_equal(array, np.array([0, 2])[positions])
 
   @parameterized.parameters(
     ('no field', r'has the fields \[\]'),
@@ -208,7 +211,9 @@ class MakeTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'no prompts: of 0 problems, 0'):
       self.make(problems=[])
     with self.assertRaisesRegex(ValueError, 'no prompts: of 3 problems, 3'):
-      self.make(max_prompt_tokens=0, drop_long_prompts=True)
+      self.make(
+        '{problem} and more', max_prompt_tokens=1, drop_long_prompts=True
+      )
     empty = problems_lib.Problem('e', '', '1')
     with self.assertRaisesRegex(ValueError, "'e': its prompt has no tokens"):
       self.make(problems=[empty])

@@ -1,5 +1,6 @@
-"""Tests of tasks in text."""
+"""Tests of replay_rl.tasks.text.text_task."""
 
+import dataclasses
 import pathlib
 import tempfile
 
@@ -8,8 +9,20 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import tokenizer
-from replay_rl.run import build
+from replay_rl.tasks.text import rewards
+from replay_rl.tasks.text import text_task
 from tests import tiny_text
+
+
+def _reward(*arguments):
+  bonus = rewards.format_bonus(*arguments, weight=0.5)
+  return rewards.correctness(*arguments) + bonus
+
+
+def _make(folder, **changes):
+  settings = dataclasses.asdict(tiny_text.settings(folder))
+  del settings['reward']
+  return text_task.make(**{'reward_fn': _reward, **settings, **changes})
 
 
 class TextTest(parameterized.TestCase):
@@ -19,10 +32,9 @@ class TextTest(parameterized.TestCase):
     folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(folder.cleanup)
     cls.folder = pathlib.Path(folder.name)
-    cls.config = tiny_text.config(cls.folder)
-    cls.task = build.parts(cls.config).task
+    cls.task = _make(cls.folder)
     cls.addClassCleanup(cls.task.close_fn)
-    cls.words = tokenizer.load(cls.config.text.tokenizer)
+    cls.words = tokenizer.load(cls.folder / 'tokenizer')
 
   def _decoded(self, prompts):
     return [
@@ -49,6 +61,7 @@ class TextTest(parameterized.TestCase):
       ],
     )
     self.assertCountEqual(prompts.references.tolist(), range(8))
+    np.testing.assert_array_equal(prompts.prompt_id, prompts.references)
     later = self.task.prompts_fn(0, 1, 8)
     self.assertCountEqual(later.references.tolist(), range(8))
     self.assertNotEqual(later.references.tolist(), prompts.references.tolist())
@@ -61,6 +74,7 @@ class TextTest(parameterized.TestCase):
       self.assertIn(problem.problem, text)
       self.assertEqual(self.task.reference_fn(row), problem.answer)
     self.assertLen(set(texts), 6)
+    np.testing.assert_array_equal(prompts.prompt_id, prompts.references)
     with self.assertRaisesRegex(ValueError, 'num_prompts = 7: .* the 6 prob'):
       self.task.eval_prompts_fn(7)
 
@@ -98,52 +112,35 @@ class TextTest(parameterized.TestCase):
     self.assertEqual(judgement.is_correct.tolist(), [True, False])
 
   def test_the_shape_is_that_of_the_settings(self):
+    words = self.words
     self.assertEqual(
-      (self.task.prompt_length, self.task.max_new_tokens), (32, 8)
+      self.task.shape, (words.vocab_size, 32, 8, words.eos_ids, words.pad_id)
     )
-    self.assertEqual(self.task.vocab_size, self.words.vocab_size)
-    self.assertEqual(self.task.eos_ids, self.words.eos_ids)
     self.assertRegex(self.task.notes[0], '^problems: 8 problems, of which 0')
     self.assertLen(self.task.notes, 2)
 
   def test_the_chat_template_is_used_if_asked_for(self):
-    parts = build.parts(
-      tiny_text.config(
-        self.folder,
-        text__use_chat_template=True,
-        text__system_message='Add.',
-        text__max_prompt_tokens=80,
-      )
+    task = _make(
+      self.folder,
+      use_chat_template=True,
+      system_message='Add.',
+      max_prompt_tokens=80,
     )
-    text = self._decoded(parts.task.prompts_fn(0, 0, 1))[0]
+    text = self._decoded(task.prompts_fn(0, 0, 1))[0]
     self.assertIn('<|start|>system\nAdd.', text)
     self.assertIn('<|start|>assistant', text)
 
   @parameterized.parameters(
-    ({'text__max_prompt_tokens': 3}, 'max_prompt_tokens = 3, but 8 of 8'),
-    ({'text__template': 'no field'}, r'template = .* has the fields \[\]'),
-    ({'text__split': 'dev'}, 'dev'),
-    ({'text__system_message': 'x'}, 'system_message = .*must be None'),
-    ({'text__evaluation_split': None}, 'must both be given, or both be None'),
-    ({'text__reward': 'corectness()'}, 'text.reward = .*corectness is not one'),
-    ({'text__tokenizer': 'nowhere'}, 'nowhere'),
-    ({'text__num_workers': 0}, 'text.num_workers = 0: must be at least 1'),
-    ({'text': None}, r"text = None: must be given for task = 'problems\(\)'"),
-    ({'task': 'countdown()'}, 'text = .*must be None for task'),
-    ({'warm_start__num_steps': 5}, 'warm_start.num_steps = 5: must be 0'),
-    ({'model__vocab_size': 10}, 'model.vocab_size = 10: must be at least'),
-    (
-      {
-        'text__evaluation_problems': None,
-        'text__evaluation_split': None,
-        'evaluation__every': 2,
-      },
-      'evaluation.every = 2: must be 0 where',
-    ),
+    ({'max_prompt_tokens': 3}, 'max_prompt_tokens = 3, but 8 of 8'),
+    ({'template': 'no field'}, r'template = .* has the fields \[\]'),
+    ({'split': 'dev'}, "split = 'dev'"),
+    ({'system_message': 'x'}, "system_message = 'x': must be None"),
+    ({'evaluation_split': None}, 'must both be given, or both be None'),
+    ({'tokenizer': 'nowhere'}, 'nowhere'),
   )
   def test_bad_settings_are_named(self, changes, message):
     with self.assertRaisesRegex(ValueError, message):
-      build.parts(tiny_text.config(self.folder, **changes))
+      _make(self.folder, **changes)
 
 
 if __name__ == '__main__':

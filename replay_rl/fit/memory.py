@@ -12,18 +12,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from replay_rl import base
 from replay_rl.fit import working_memory
 from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import config as config_lib
-from replay_rl.run import iteration
 from replay_rl.run import placement
-from replay_rl.tasks import task as task_lib
+from replay_rl.run import state
 
 # Field of a transformer -> logical axis. Weights are gathered along 'embed'
 # before they are used, so that a device computes on the whole width.
@@ -69,48 +65,6 @@ class Memory(NamedTuple):
     return max(terms, key=lambda name: terms[name])
 
 
-def task_of(config: config_lib.Config) -> task_lib.TextTask | None:
-  """Returns the sizes of a task in text, without its files; else None.
-
-  Raises:
-    ValueError: there is a task in text, and the vocabulary is not given.
-  """
-  if config.text is None:
-    return None
-  if config.model.vocab_size is None:
-    raise ValueError(
-      'model.vocab_size = None: must be given to plan a task in text'
-    )
-  length = config.text.max_prompt_tokens
-
-  def prompts_fn(seed, index, num_prompts):
-    del seed, index
-    return base.Prompts(
-      tokens=np.zeros((num_prompts, length), np.int32),  # pyright: ignore
-      lengths=np.ones(num_prompts, np.int32),  # pyright: ignore
-      references=np.zeros(num_prompts, np.int32),
-    )
-
-  def absent(*_):
-    raise ValueError('a plan has no problems')
-
-  return task_lib.TextTask(
-    vocab_size=config.model.vocab_size,
-    prompt_length=length,
-    max_new_tokens=config.text.max_new_tokens,
-    eos_ids=(0,),
-    pad_id=0,
-    prompts_fn=prompts_fn,
-    eval_prompts_fn=None,
-    judge_fn=absent,
-    reference_fn=absent,
-    decode_fn=absent,
-    statuses=(),
-    notes=(),
-    close_fn=lambda: None,
-  )
-
-
 def abstract_mesh(shape: Mapping[str, int]) -> jax.sharding.AbstractMesh:
   """Returns a mesh of devices that this machine need not have.
 
@@ -135,7 +89,7 @@ def abstract_mesh(shape: Mapping[str, int]) -> jax.sharding.AbstractMesh:
 
 def memory(
   config: config_lib.Config,
-  parts: iteration.Parts,
+  parts: state.Parts,
   mesh: jax.sharding.AbstractMesh,
 ) -> Memory:
   """Returns the memory that a run needs on each device.
@@ -148,15 +102,15 @@ def memory(
   Raises:
     ValueError: the mesh does not divide the weights, the rows or the heads.
   """
-  run = shapes_of_run(parts, config.num_seeds)
+  run = state.shapes_of_run(parts, config.num_seeds)
   share = share_of_device(parts.transformer, mesh)
   kept, on_host, untied = _kept(run, parts, mesh, config.mesh.buffer_memory)
-  num_rows = rows_of_update(parts, run) // parts.num_microbatches
+  num_rows = parts.num_rows // parts.num_microbatches
   # Of one seed; with several microbatches, their sum and that of the latest.
   gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
   sampled = {
     'sampler': _divide(
-      parts.num_prompts * parts.group_size,
+      parts.num_fresh,
       'sampler.num_prompts x sampler.group_size',
       'rows',
       mesh,
@@ -169,7 +123,7 @@ def memory(
     )
     sampled['evaluation'] = num_prompts * evaluation.num_samples
   programs = {
-    name: working_memory.sampling(share, parts.task, num_rows=rows)
+    name: working_memory.sampling(share, parts.shape, num_rows=rows)
     for name, rows in sampled.items()
   }
   programs['learner'] = {'gradients': gradients} | working_memory.activations(
@@ -193,37 +147,6 @@ def memory(
   )
 
 
-def shapes_of_run(parts: iteration.Parts, num_seeds: int) -> iteration.RunState:
-  """Returns a run of `jax.ShapeDtypeStruct`s, with its axis of seeds."""
-  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
-  return jax.eval_shape(
-    lambda params, seeds: jax.vmap(
-      lambda seed: iteration.init(parts, params, seed)
-    )(seeds),
-    params,
-    jax.ShapeDtypeStruct((num_seeds,), np.uint32),
-  )
-
-
-def rows_of_update(parts: iteration.Parts, run: iteration.RunState) -> int:
-  """Returns the rows of an update, those that only fill its shape included."""
-  num_fresh = parts.num_prompts * parts.group_size
-
-  def compose(state, rng_key, step):
-    state, step = jax.tree.map(lambda leaf: leaf[0], (state, step))
-    fresh = base.Fresh(
-      rollouts=jax.tree.map(lambda leaf: leaf[:num_fresh], state.rollouts),
-      slots=jnp.arange(num_fresh),
-      is_valid=jnp.ones(num_fresh, bool),
-    )
-    return parts.compose_fn(state, fresh, rng_key, step).is_valid
-
-  rows = jax.eval_shape(
-    compose, run.buffer, jax.random.key(0), run.learner.step
-  )
-  return rows.shape[0]
-
-
 def share_of_device(
   transformer: architecture.TransformerConfig,
   mesh: jax.sharding.AbstractMesh,
@@ -243,8 +166,8 @@ def share_of_device(
 
 
 def _kept(
-  run: iteration.RunState,
-  parts: iteration.Parts,
+  run: state.RunState,
+  parts: state.Parts,
   mesh: jax.sharding.AbstractMesh,
   buffer_memory: str,
 ) -> tuple[dict[str, int], int, int]:
@@ -252,7 +175,7 @@ def _kept(
   shardings = placement.of_run(
     run,
     model.logical_axes(parts.transformer),
-    parts.optimizer,
+    parts.bind(parts.hyper).update.optimizer,
     mesh,  # pyright: ignore
     buffer_memory=buffer_memory,
   )
@@ -272,7 +195,7 @@ def _kept(
   kept = {
     'parameters': size(run.learner.params, shardings.learner.params),
     'optimizer state': size(run.learner.opt_state, shardings.learner.opt_state),
-    'lagged weights': size(run.delay_line, shardings.delay_line),
+    'published weights': size(run.sampler, shardings.sampler),
     'replay buffer': size(run.buffer, shardings.buffer),
   }
   untied = (

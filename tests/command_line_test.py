@@ -7,7 +7,7 @@ from unittest import mock
 from absl import flags
 from absl.testing import absltest
 
-from replay_rl.run import command_line
+from replay_rl import command_line
 
 
 def _own_flags() -> flags.FlagValues:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.fit import budget
-from replay_rl.fit import compiled
+from replay_rl.fit import memory as memory_lib
+from replay_rl.fit import compilation
 from replay_rl.fit import hlo
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import storage
@@ -53,13 +53,13 @@ def text_config(**changes) -> config_lib.Config:
 
 def _programs(config, mesh_shape):
   mesh = mesh_lib.make(mesh_shape)
-  parts = build.parts(config, task=budget.task_of(config))
-  found = compiled.programs(config, parts, mesh)
+  parts = build.parts(config, task=memory_lib.task_of(config))
+  found = compilation.programs(config, parts, mesh)
   return parts, mesh, {program.name: program for program in found}
 
 
 def _kept(config, parts, mesh) -> int:
-  memory = budget.memory(config, parts, budget.abstract_mesh(mesh.shape))
+  memory = memory_lib.memory(config, parts, memory_lib.abstract_mesh(mesh.shape))
   return sum(memory.kept.values())
 
 
@@ -69,7 +69,7 @@ class RunTest(parameterized.TestCase):
     super().setUpClass()
     cls.config = text_config(num_seeds=2)
     with mock.patch.object(
-      compiled, 'measure', wraps=compiled.measure
+      compiled, 'measure', wraps=compilation.measure
     ) as measured:
       cls.parts, cls.mesh, cls.programs = _programs(cls.config, _TWO)
     cls.arguments = {
@@ -197,7 +197,7 @@ class ProgramsTest(parameterized.TestCase):
 
   @parameterized.parameters((text_config, True), (tiny.config, False))
   def test_weights_of_a_checkpoint_come_split(self, config_fn, is_split):
-    nothing = compiled.Program('init', None, None, None, 'stop', 0.0)
+    nothing = compilation.Program('init', None, None, None, 'stop', 0.0)
     with mock.patch.object(
       compiled, 'measure', return_value=nothing
     ) as measured:
@@ -214,7 +214,7 @@ class ProgramsTest(parameterized.TestCase):
   def test_no_mesh_is_left_behind_when_one_stops_early(self):
     config = tiny.config()
     mesh = mesh_lib.make(_TWO)
-    found = compiled.programs(config, build.parts(config), mesh)
+    found = compilation.programs(config, build.parts(config), mesh)
     next(found)
     self.assertTrue(jax.sharding.get_mesh().empty)
 
@@ -222,7 +222,7 @@ class ProgramsTest(parameterized.TestCase):
 class MeasureTest(parameterized.TestCase):
   def _measure(self, function, size_of_run=0, **options):
     shape = jax.ShapeDtypeStruct((4, 4), jnp.float32)
-    return compiled.measure(
+    return compilation.measure(
       'f',
       jax.jit(function, **options),
       shape,
@@ -236,7 +236,7 @@ class MeasureTest(parameterized.TestCase):
     self.assertEqual(plain.memory.arguments, 64)
     self.assertEqual(plain.memory.outputs, 64)
     self.assertEqual(plain.memory.peak - donated.memory.peak, 64)
-    memory = compiled.Memory(1, 20, 15, 300, 4000, 50000, 600000)
+    memory = compilation.Memory(1, 20, 15, 300, 4000, 50000, 600000)
     self.assertEqual(memory.peak, 654000)
 
   def test_the_rest_of_the_run_is_never_negative(self):
@@ -275,9 +275,9 @@ class MeasureTest(parameterized.TestCase):
       jax.stages.Compiled, 'memory_analysis', return_value=sizes
     ):
       found = self._measure(lambda x: x + 1, size_of_run=600001)
-      of_tpu = compiled._alive(sizes, 'tpu')
+      of_tpu = compilation._alive(sizes, 'tpu')
     self.assertEqual(
-      found.memory, compiled.Memory(1, 20, 300, 4000, 3721, 50000, 600000)
+      found.memory, compilation.Memory(1, 20, 300, 4000, 3721, 50000, 600000)
     )
     self.assertEqual(of_tpu, 3000 - 100 - 30 + 7 - 2)
 

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from replay_rl.tasks.verify import verifier_worker
+from replay_rl.tasks.verify import worker
 
 HELD = []
 
@@ -30,7 +30,7 @@ def obey(answer, reference):
   elif answer == 'raise':
     raise RecursionError
   elif answer == 'unreadable':
-    raise verifier_worker.UnreadableError
+    raise worker.UnreadableError
   elif answer == 'leak':
     HELD.append(b'x' * (1 << 28))
   elif answer == 'exit if not first':

@@ -1,4 +1,4 @@
-"""A process that judges answers for `verifier_pool`.
+"""A process that judges answers for a `pool.Pool`.
 
 Run as `python -P -c 'import ...; main()' FD` with a pipe at that descriptor.
 Imports nothing heavy; what the verify function imports, it imports here.

@@ -73,7 +73,7 @@ COMPARED = (
   ('', '5', None),
   ('\u0665', '5', None),
 )
-# The same, of kinds that need it.
+# The same, for kinds that need the parser.
 PARSED = (
   (r'\frac{\sqrt{2}}{2}', r'\frac{1}{\sqrt{2}}', True),
   ('x^2+2x+1', '(x+1)^2', True),

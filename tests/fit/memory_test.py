@@ -10,7 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
-from replay_rl.fit import budget
+from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import working_memory
 from replay_rl.lm import architecture
 from replay_rl.lm import model
@@ -191,7 +191,7 @@ class MemoryTest(parameterized.TestCase):
       replay__batch_size=16,
     )
     parts = build.parts(config)
-    found = budget.memory(config, parts, budget.abstract_mesh(shape))
+    found = memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))
     mesh = mesh_lib.make(shape)
     with jax.set_mesh(mesh):
       run = programs.build(
@@ -236,7 +236,7 @@ class MemoryTest(parameterized.TestCase):
   ):
     config = tiny.config(optimizer__num_microbatches=num_microbatches)
     parts = build.parts(config)
-    found = budget.memory(config, parts, budget.abstract_mesh(_ONE))
+    found = memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
     vocab_size = parts.transformer.vocab_size
     num_weights = architecture.num_params(parts.transformer) + 16 * vocab_size
     self.assertEqual(
@@ -246,8 +246,8 @@ class MemoryTest(parameterized.TestCase):
   def test_the_cache_is_split_over_rows_and_heads(self):
     config = tiny.config(replay__batch_size=16)
     parts = build.parts(config)
-    mesh = budget.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
-    found = budget.memory(config, parts, mesh)
+    mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
+    found = memory_lib.memory(config, parts, mesh)
     columns = parts.task.prompt_length + parts.task.max_new_tokens - 1
 
     def cache(rows, heads):
@@ -262,7 +262,7 @@ class MemoryTest(parameterized.TestCase):
     for vmap_seeds in (False, True):
       config = tiny.config(num_seeds=3, vmap_seeds=vmap_seeds)
       parts = build.parts(config)
-      found.append(budget.memory(config, parts, budget.abstract_mesh(_ONE)))
+      found.append(memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE)))
     in_turn, at_once = found
     self.assertEqual(in_turn.kept, at_once.kept)
     for program in ('sampler', 'learner', 'evaluation'):
@@ -275,7 +275,7 @@ class MemoryTest(parameterized.TestCase):
     )
 
   def test_the_peak_is_what_is_kept_and_the_largest_program(self):
-    memory = budget.Memory(
+    memory = memory_lib.Memory(
       kept={'a': 1, 'b': 4},
       on_host=100,
       programs={'x': {'c': 3, 'd': 3}, 'y': {'e': 5}},
@@ -288,7 +288,7 @@ class MemoryTest(parameterized.TestCase):
   def test_words_of_a_buffer_on_the_host_take_nothing_of_the_device(self):
     shape = {'data': 1, 'fsdp': 2, 'tensor': 1}
     here, there = (
-      budget.memory(config, build.parts(config), budget.abstract_mesh(shape))
+      memory_lib.memory(config, build.parts(config), memory_lib.abstract_mesh(shape))
       for config in (
         tiny.config(mesh__buffer_memory=memory)
         for memory in ('device', 'pinned_host')
@@ -320,7 +320,7 @@ class MemoryTest(parameterized.TestCase):
     config = tiny.config(evaluation__every=0, replay__capacity=96)
     parts = build.parts(config)
     with self.assertRaisesRegex(ValueError, message):
-      budget.memory(config, parts, budget.abstract_mesh(shape))
+      memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))
 
 
 if __name__ == '__main__':

@@ -19,10 +19,12 @@ import numpy as np
 from replay_rl import base
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
+from replay_rl.run import build
 from replay_rl.run import config as config_lib
-from replay_rl.run import iteration
+from replay_rl.run import events as events_lib
 from replay_rl.run import programs as programs_lib
-from replay_rl.tasks import task as task_lib
+from replay_rl.run import schedule
+from replay_rl.run import state
 
 
 class Memory(NamedTuple):
@@ -75,7 +77,7 @@ class Program(NamedTuple):
 def measure(
   name: str,
   function: Any,
-  *arguments: base.PyTree,
+  *arguments: Any,
   mesh: jax.sharding.Mesh,
   size_of_run: int,
 ) -> Program:
@@ -84,7 +86,7 @@ def measure(
   Args:
     name: to report it by.
     function: jitted.
-    *arguments: pytrees of `jax.ShapeDtypeStruct`s.
+    *arguments: pytrees of `jax.ShapeDtypeStruct`s, and static values.
     mesh: current while the function is traced.
     size_of_run: bytes of the run on each device; 0 for a program that makes it.
   """
@@ -119,7 +121,9 @@ def measure(
 
 
 def programs(
-  config: config_lib.Config, parts: iteration.Parts, mesh: jax.sharding.Mesh
+  config: config_lib.Config,
+  experiment: build.Experiment,
+  mesh: jax.sharding.Mesh,
 ) -> Iterator[Program]:
   """Yields each program of a run, in the order in which a run needs them.
 
@@ -127,29 +131,27 @@ def programs(
 
   Args:
     config: the run.
-    parts: what was built from it.
+    experiment: what was built from it.
     mesh: the devices.
   """
+  parts = experiment.parts
+  task = None if config.text else build.task(config)
   # Not while the mesh is current: no array can be made on a description.
   jitted = programs_lib.build(
     parts,
-    num_seeds=config.num_seeds,
-    vmap_seeds=config.vmap_seeds,
-    num_eval_prompts=config.evaluation.num_prompts,
-    num_eval_samples=config.evaluation.num_samples,
-    num_shown=config.logging.num_samples,
-    mesh=mesh,
-    buffer_memory=config.mesh.buffer_memory,
+    task,
+    programs_lib.settings_of(config, mesh=mesh, sampler_mesh=None),
   ).jitted
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   seeds = jax.ShapeDtypeStruct((config.num_seeds,), np.uint32)
+  hyper = jax.eval_shape(lambda: state.of_seeds(parts.hyper, config.num_seeds))
   with jax.set_mesh(mesh):
-    run = jitted['init'].eval_shape(params, seeds)
+    run = jitted['init'].eval_shape(params, seeds, hyper)
   if config.model.checkpoint is not None:
-    # They are read to where the run will have them.
+    # The weights are read to where the run has them.
     params = jax.tree.map(_of_one_seed, run.learner.params)
   first = measure(
-    'init', jitted['init'], params, seeds, mesh=mesh, size_of_run=0
+    'init', jitted['init'], params, seeds, hyper, mesh=mesh, size_of_run=0
   )
   yield first
   if first.memory is None:
@@ -157,16 +159,15 @@ def programs(
   compile_one = functools.partial(
     measure, mesh=mesh, size_of_run=first.memory.outputs
   )
-  if 'iterate' in jitted:
-    yield compile_one('iterate', jitted['iterate'], run)
+  events = experiment.schedule(0)
+  if 'cycle' in jitted:
+    yield compile_one('cycle', jitted['cycle'], run, events)
   else:
-    yield from _in_steps(compile_one, jitted, run, parts, mesh)
+    yield from _events(compile_one, jitted, run, parts, events, mesh)
   if config.evaluation.every:
-    prompts = ()
-    if isinstance(parts.task, task_lib.TextTask):
-      found = parts.task.prompts_fn(0, 0, config.evaluation.num_prompts)
-      prompts = (jax.tree.map(_shape, found),)
-    yield compile_one('evaluate', jitted['evaluate'], run, *prompts)
+    learned = events_lib.policy(run._replace(sampler=None))
+    prompts = _prompts(parts, config.num_seeds, config.evaluation.num_prompts)
+    yield compile_one('evaluate', jitted['evaluate'], learned, prompts)
   if config.logging.samples_every:
     yield compile_one('samples', jitted['samples'], run)
   # What `checkpoint.save` holds: a copy of each array, beside the run.
@@ -174,31 +175,42 @@ def programs(
   yield compile_one('checkpoint', copy, run)
 
 
-def _in_steps(
+def _events(
   compile_one: Callable,
   jitted: Mapping[str, Any],
-  run: iteration.RunState,
-  parts: iteration.Parts,
+  run: state.RunState,
+  parts: state.Parts,
+  events: tuple[schedule.Event, ...],
   mesh: jax.sharding.Mesh,
 ) -> Iterator[Program]:
-  """Yields the programs of an iteration that is not one."""
+  """Yields the programs of a cycle whose events are separate programs."""
   num_seeds = run.seed.shape[0]
-  if isinstance(parts.task, task_lib.TextTask):
-    prompts = jax.tree.map(
-      lambda leaf: _shape(np.stack([leaf] * num_seeds)),
-      parts.task.prompts_fn(0, 0, parts.num_prompts),
-    )
-  else:
-    prompts = jax.eval_shape(
-      jax.vmap(functools.partial(iteration.draw_prompts, parts=parts)), run
-    )
-  yield compile_one('act', jitted['act'], run, prompts)
+  policy = events_lib.policy(run._replace(sampler=None))
+  prompts = _prompts(parts, num_seeds, parts.num_prompts)
+  yield compile_one('generate', jitted['generate'], policy, prompts)
   with jax.set_mesh(mesh):
-    _, generation = jitted['act'].eval_shape(run, prompts)
+    generation = jitted['generate'].eval_shape(policy, prompts)
     rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
     _, fresh, _ = jitted['remember'].eval_shape(run, generation, rewards)
   yield compile_one('remember', jitted['remember'], run, generation, rewards)
-  yield compile_one('learn', jitted['learn'], run, fresh)
+  for event in events:
+    if isinstance(event, schedule.Learn):
+      yield compile_one('learn', jitted['learn'], run, fresh, event.num_updates)
+
+
+def _prompts(
+  parts: state.Parts, num_seeds: int, num_prompts: int
+) -> base.Prompts:
+  """Returns the shapes of the prompts of a task in text, `[S, P]`."""
+  numbers = jax.ShapeDtypeStruct((num_seeds, num_prompts), np.int32)
+  return base.Prompts(
+    tokens=jax.ShapeDtypeStruct(
+      (*numbers.shape, parts.shape.prompt_length), np.int32
+    ),
+    lengths=numbers,
+    prompt_id=jax.ShapeDtypeStruct(numbers.shape, np.uint32),
+    references=numbers,
+  )
 
 
 def _alive(analysis: Any, platform: str) -> int:

@@ -1,9 +1,7 @@
-"""The iteration and the evaluation of a task that is judged on the host.
+"""Prompts and verdicts of a task in text, which is judged on the host.
 
-The same functions of `iteration` as for a task in JAX, as two programs with the
-verifier between them. With many processes each one hands its devices the
-prompts of their rows, judges its share of the responses, and tells the others
-the rewards.
+With many processes each one hands its devices the prompts of their rows, judges
+its share of the responses, and tells the others the rewards.
 """
 
 from collections.abc import Callable
@@ -16,111 +14,81 @@ import numpy as np
 from replay_rl import base
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
-from replay_rl.run import evaluation
-from replay_rl.run import iteration
-from replay_rl.run import sampler_mesh
+from replay_rl.run import events
+from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
-# (run, generation, rewards) -> (run, metrics)
-FinishFn = Callable[
-  [iteration.RunState, iteration.Generation, base.Array | np.ndarray],
-  tuple[iteration.RunState, base.Metrics],
-]
 
-
-def iterate_fn(
-  parts: iteration.Parts,
-  task: task_lib.TextTask,
-  *,
-  mesh: jax.sharding.Mesh,
-  act: sampler_mesh.ActFn,
-  finish: FinishFn,
-) -> Callable[[iteration.RunState], tuple[iteration.RunState, base.Metrics]]:
-  """Returns the iteration, of arrays with a leading axis `[S]` of seeds.
+def prompts_and_judge(
+  task: task_lib.TextTask | None, *, num_prompts: int, mesh: jax.sharding.Mesh
+) -> tuple[Callable, Callable]:
+  """Returns what stands before and behind the sampler.
 
   Args:
-    parts: what an iteration is made of.
-    task: the task.
+    task: the task; None if nothing will be called.
+    num_prompts: P of a generation.
     mesh: the devices of the run.
-    act: what comes before the judging, as `sampler_mesh.act_fn`.
-    finish: what comes after it.
+
+  Returns:
+    run -> prompts `[S, P]`, and generation -> (rewards `[S, F]`, metrics).
   """
 
-  def iterate(run):
-    seeds, iterations = jax.device_get((run.seed, run.iteration))
+  def draw(run: state.RunState) -> base.Prompts:
+    assert task is not None
+    seeds, iterations = jax.device_get((run.seed, run.clock.iteration))
     prompts = [
-      task.prompts_fn(int(seed), int(index), parts.num_prompts)
-      for seed, index in zip(seeds, iterations, strict=True)
+      task.prompts_fn(int(seed), int(iteration), num_prompts)
+      for seed, iteration in zip(seeds, iterations, strict=True)
     ]
-    run, generation = act(
-      run, _place(jax.tree.map(_stack, *prompts), mesh, parts.num_prompts)
+    return _place(
+      jax.tree.map(lambda *leaves: np.stack(leaves), *prompts),
+      mesh,
+      num_prompts,
     )
+
+  def judge(
+    generation: events.Generation,
+  ) -> tuple[np.ndarray, base.Metrics]:
+    assert task is not None
     judgement = _judge(
       task, generation.completions, generation.prompts.references
     )
-    run, measured = finish(run, generation, judgement.rewards)
-    return run, measured | _measure(judgement, task.statuses)
+    return judgement.rewards, _measure(judgement, task.statuses)
 
-  return iterate
+  return draw, judge
 
 
-def evaluate_fn(
-  parts: iteration.Parts,
-  task: task_lib.TextTask,
-  *,
-  over_seeds: Callable,
-  num_prompts: int,
-  num_samples: int,
-  move_fn: Callable[[Callable], Callable],
-) -> tuple[
-  Callable[[iteration.RunState], tuple[base.Array, base.Array]], Callable
-]:
-  """Returns the evaluation: whether each answer is right, 1 or 0.
-
-  Beside it, the program that it calls. The result is greedy `[S, P, 1]` and
-  sampled `[S, P, n]`.
+def evaluation(
+  task: task_lib.TextTask | None, *, num_prompts: int
+) -> tuple[Callable, Callable]:
+  """Returns what stands before and behind the sampler of an evaluation.
 
   Args:
-    parts: what an iteration is made of.
-    task: the task.
-    over_seeds: maps a function over seeds, as `seeds.over_seeds`.
+    task: the task; None if nothing will be called.
     num_prompts: P.
-    num_samples: n.
-    move_fn: takes a program to the mesh of the sampler.
+
+  Returns:
+    seeds -> prompts `[S, P]`, the same for each seed; and (greedy, sampled),
+    each completions and references -> 1 for each right answer and 0 for each
+    wrong one, `[S, P, 1]` and `[S, P, n]`.
   """
 
-  def of_one_seed(params, seed, prompts):
-    def sample(generate_fn, num_samples):
-      return evaluation.sample(
-        params,
-        seed,
-        prompts,
-        generate_fn=generate_fn,
-        num_samples=num_samples,
-      )
-
-    return sample(parts.greedy_fn, 1), sample(parts.unbiased_fn, num_samples)
-
-  program = move_fn(
-    jax.jit(
-      lambda run, prompts: over_seeds(
-        lambda params, seed: of_one_seed(params, seed, prompts),
-        run.learner.params,
-        run.seed,
-      )
-    )
-  )
-
-  def score(run):
-    assert task.eval_prompts_fn is not None  # Checked by `build`.
+  def draw(seeds: base.Array) -> base.Prompts:
+    assert task is not None and task.eval_prompts_fn is not None
     prompts = task.eval_prompts_fn(num_prompts)
-    greedy, sampled = (
-      _judge(task, *found).is_correct.reshape(len(run.seed), num_prompts, -1)
-      for found in program(run, prompts)
-    )
-    return jnp.asarray(greedy, jnp.float32), jnp.asarray(sampled, jnp.float32)
+    return jax.tree.map(lambda leaf: np.stack([leaf] * seeds.shape[0]), prompts)
 
-  return score, program
+  def judge(*sampled: base.PyTree) -> tuple[base.Array, ...]:
+    assert task is not None
+    verdicts = (_judge(task, *one).is_correct for one in sampled)
+    return tuple(
+      jnp.asarray(
+        is_correct.reshape(is_correct.shape[0], num_prompts, -1), jnp.float32
+      )
+      for is_correct in verdicts
+    )
+
+  return draw, judge
 
 
 def _place(
@@ -226,7 +194,3 @@ def _measure(
     )
     for status in statuses
   }
-
-
-def _stack(*leaves: np.ndarray) -> np.ndarray:
-  return np.stack(leaves)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from multiprocessing import connection
 
-from replay_rl.tasks.verify import verifier_worker
+from replay_rl.tasks.verify import worker as worker_lib
 
 VerifyFn = Callable[[str, str], bool]  # (answer, reference) -> is correct
 
@@ -30,10 +30,10 @@ _CHUNK = 16  # Answers in a message: enough to hide the pipe.
 # answer that waits instead of computing is stopped after so many times more.
 _WALL_FACTOR = 10
 _START_SECONDS = 120  # By the clock, for a worker to import its modules.
-_MAIN = 'from replay_rl.tasks.verify import verifier_worker as w; w.main()'
+_MAIN = 'from replay_rl.tasks.verify import worker; worker.main()'
 
 
-class Workers:
+class Pool:
   """Judges pairs of answer and reference in processes of their own.
 
   Verdicts do not depend on the number of workers, nor on what else was judged:
@@ -55,7 +55,7 @@ class Workers:
 
     Args:
       verify_fn: a function of a module (it is pickled by name). May raise
-        `verifier_worker.UnreadableError`.
+        `worker_lib.UnreadableError`.
       warm_up: (answer, reference) that each worker judges first, unseen.
       num_workers: processes, at least 1.
       answer_timeout: seconds of processor time for one answer, positive. One
@@ -74,7 +74,7 @@ class Workers:
       )
     if memory_limit < 1:
       raise ValueError(f'memory_limit = {memory_limit}, must be at least 1.')
-    self._settings = verifier_worker.Settings(
+    self._settings = worker_lib.Settings(
       verify_fn=pickle.dumps(verify_fn),
       warm_up=warm_up,
       answer_timeout=answer_timeout,
@@ -128,7 +128,7 @@ class Workers:
           worker.give(pairs, pending, self._chunk(len(pending)))
       for place, worker in self._wait():
         message = worker.receive()
-        if message == verifier_worker.READY:
+        if message == worker_lib.READY:
           continue
         if message is not None:
           statuses[worker.tasks.popleft()] = message
@@ -138,7 +138,7 @@ class Workers:
         if worker.tasks:
           index = worker.tasks.popleft()
           status = worker.cause_of_death()
-          if status == verifier_worker.CRASHED and worker.num_judged:
+          if status == worker_lib.CRASHED and worker.num_judged:
             retry = index  # What came before may be to blame.
           else:
             statuses[index] = status
@@ -177,7 +177,7 @@ class _Worker:
   deadline: when to give up on it, on the monotonic clock.
   """
 
-  def __init__(self, settings: verifier_worker.Settings, retry: int | None):
+  def __init__(self, settings: worker_lib.Settings, retry: int | None):
     self.pipe, other = multiprocessing.Pipe()
     paths = [path or os.getcwd() for path in sys.path]
     with other:
@@ -242,7 +242,7 @@ class _Worker:
         self._is_overdue = True
     except (EOFError, ConnectionError):
       pass
-    if not self._is_ready and message != verifier_worker.READY:
+    if not self._is_ready and message != worker_lib.READY:
       self.stop()
       reason = message or f'exit code {self.process.returncode}'
       raise RuntimeError(
@@ -251,7 +251,7 @@ class _Worker:
     if message is not None:
       self.num_judged += self._is_ready
       self._is_ready = True
-      is_busy = len(self.tasks) > (message != verifier_worker.READY)
+      is_busy = len(self.tasks) > (message != worker_lib.READY)
       self.deadline = (
         time.monotonic() + self._wall_seconds if is_busy else math.inf
       )
@@ -261,9 +261,9 @@ class _Worker:
     """Returns 'timeout' or 'crashed'."""
     self.stop()
     is_timeout = self._is_overdue or (
-      -(self.process.returncode or 0) in verifier_worker.TIMERS
+      -(self.process.returncode or 0) in worker_lib.TIMERS
     )
-    return verifier_worker.TIMEOUT if is_timeout else verifier_worker.CRASHED
+    return worker_lib.TIMEOUT if is_timeout else worker_lib.CRASHED
 
   def stop(self) -> None:
     """Kills the process if it has not ended by itself."""

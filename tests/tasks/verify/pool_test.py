@@ -1,4 +1,4 @@
-"""Tests of replay_rl.tasks.verify.verifier_pool and of its worker."""
+"""Tests of replay_rl.tasks.verify.pool and of its worker."""
 
 import gc
 import os
@@ -10,10 +10,10 @@ import time
 
 from absl.testing import parameterized
 
-from replay_rl.tasks.verify import verifier_pool
-from tests.tasks.verify import verifier_doubles
+from replay_rl.tasks.verify import pool as pool_lib
+from tests.tasks.verify import misbehaviour
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 MIB = 1 << 20
 
 
@@ -21,9 +21,9 @@ def make(
   num_workers=1,
   answer_timeout=0.1,
   memory_limit=512 * MIB,
-  verify_fn=verifier_doubles.obey,
+  verify_fn=misbehaviour.obey,
 ):
-  return verifier_pool.Workers(
+  return pool_lib.Pool(
     verify_fn=verify_fn,
     warm_up=('a', 'b'),
     num_workers=num_workers,
@@ -47,11 +47,11 @@ def wait_until_gone(pids):
     time.sleep(0.01)
 
 
-class WorkersTest(parameterized.TestCase):
+class PoolTest(parameterized.TestCase):
   def pool(self, **settings):
-    workers = make(**settings)
-    self.addCleanup(workers.close)
-    return workers
+    pool = make(**settings)
+    self.addCleanup(pool.close)
+    return pool
 
   @parameterized.parameters(
     ('spin', 'timeout'),
@@ -64,18 +64,18 @@ class WorkersTest(parameterized.TestCase):
     ('unreadable', 'unreadable'),
   )
   def test_a_bad_answer_costs_itself_alone(self, answer, status):
-    workers = self.pool(num_workers=2)
+    pool = self.pool(num_workers=2)
     answers = ['1'] * 20 + ['2'] + ['1'] * 20
     answers[3] = answers[30] = answer
     expected = ['correct'] * 20 + ['wrong'] + ['correct'] * 20
     expected[3] = expected[30] = status
     pairs = [(answer, '1') for answer in answers]
-    self.assertEqual(workers.run(pairs), expected)
-    self.assertEqual(workers.run(pairs[:3]), expected[:3])
+    self.assertEqual(pool.run(pairs), expected)
+    self.assertEqual(pool.run(pairs[:3]), expected[:3])
 
   @parameterized.parameters(1, 2, 3)
   def test_verdicts_come_in_order_whatever_the_number_of_workers(self, num):
-    workers = self.pool(num_workers=num)
+    pool = self.pool(num_workers=num)
     answers = [str(n % 7) for n in range(300)]
     answers[100:110] = ['exit', '1', 'raise', 'spin', '3'] * 2
     expected = ['correct' if answer == '3' else 'wrong' for answer in answers]
@@ -87,66 +87,66 @@ class WorkersTest(parameterized.TestCase):
       'correct',
     ] * 2
     pairs = [(answer, '3') for answer in answers]
-    self.assertEqual(workers.run(pairs), expected)
+    self.assertEqual(pool.run(pairs), expected)
 
   def test_what_came_before_is_not_held_against_an_answer(self):
-    workers = self.pool()
+    pool = self.pool()
     pairs = [('1', '1'), ('exit if not first', '2'), ('1', '1')] * 2
-    self.assertEqual(workers.run(pairs), ['correct', 'wrong', 'correct'] * 2)
+    self.assertEqual(pool.run(pairs), ['correct', 'wrong', 'correct'] * 2)
 
   def test_a_worker_that_has_used_half_of_its_memory_is_replaced(self):
-    workers = self.pool(answer_timeout=5, memory_limit=512 * MIB)
+    pool = self.pool(answer_timeout=5, memory_limit=512 * MIB)
     # Three in one process would be too many.
     pairs = [('leak', '1'), ('1', '1')] * 3
-    self.assertEqual(workers.run([('1', '1')]), ['correct'])
-    first = workers.pids()
-    self.assertEqual(workers.run(pairs[:2]), ['wrong', 'correct'])
-    self.assertNotEqual(workers.pids(), first)
-    self.assertEqual(workers.run(pairs), ['wrong', 'correct'] * 3)
+    self.assertEqual(pool.run([('1', '1')]), ['correct'])
+    first = pool.pids()
+    self.assertEqual(pool.run(pairs[:2]), ['wrong', 'correct'])
+    self.assertNotEqual(pool.pids(), first)
+    self.assertEqual(pool.run(pairs), ['wrong', 'correct'] * 3)
 
   def test_the_memory_of_the_parent_is_not_held_against_a_worker(self):
     held = b'x' * (600 * MIB)
-    workers = self.pool(memory_limit=512 * MIB)
-    self.assertEqual(workers.run([('1', '1')]), ['correct'])
+    pool = self.pool(memory_limit=512 * MIB)
+    self.assertEqual(pool.run([('1', '1')]), ['correct'])
     del held
 
   def test_waiting_is_no_computing(self):
     # Longer by the clock than the limit on processor time.
-    workers = self.pool(num_workers=1, answer_timeout=0.1)
-    self.assertEqual(workers.run([('nap', 'nap')]), ['correct'])
+    pool = self.pool(num_workers=1, answer_timeout=0.1)
+    self.assertEqual(pool.run([('nap', 'nap')]), ['correct'])
 
   def test_a_worker_that_dies_between_runs_costs_no_answer(self):
-    workers = self.pool()
+    pool = self.pool()
     pairs = [('1', '1')] * 40
-    self.assertEqual(workers.run(pairs), ['correct'] * 40)
-    killed = workers.pids()
+    self.assertEqual(pool.run(pairs), ['correct'] * 40)
+    killed = pool.pids()
     for pid in killed:
       os.kill(pid, signal.SIGKILL)
-    self.assertEqual(workers.run(pairs), ['correct'] * 40)
-    self.assertTrue(set(killed).isdisjoint(workers.pids()))
+    self.assertEqual(pool.run(pairs), ['correct'] * 40)
+    self.assertTrue(set(killed).isdisjoint(pool.pids()))
 
   def test_no_pairs_are_no_work(self):
     self.assertEqual(self.pool().run([]), [])
 
   def test_workers_persist_do_not_import_jax_and_hash_alike(self):
     self.assertIn('jax', sys.modules)
-    workers = self.pool()
-    (pid,) = workers.pids()
+    pool = self.pool()
+    (pid,) = pool.pids()
     pairs = [('has jax', ''), ('has seed', ''), ('is process', str(pid))]
-    self.assertEqual(workers.run(pairs), ['wrong', 'correct', 'correct'])
+    self.assertEqual(pool.run(pairs), ['wrong', 'correct', 'correct'])
 
   @parameterized.parameters(
-    dict(verify_fn=verifier_doubles.fail, reason='ValueError: a is not b'),
-    dict(verify_fn=verifier_doubles.leave, reason='exit code 7'),
+    dict(verify_fn=misbehaviour.fail, reason='ValueError: a is not b'),
+    dict(verify_fn=misbehaviour.leave, reason='exit code 7'),
     dict(memory_limit=MIB, reason=''),
     dict(memory_limit=32 * MIB, reason=''),
   )
   def test_a_worker_that_cannot_start_raises(self, reason, **settings):
-    workers = self.pool(**settings)
+    pool = self.pool(**settings)
     with self.assertRaisesRegex(RuntimeError, rf'start \(.*{reason}.*memory_l'):
-      workers.run([('1', '1')])
+      pool.run([('1', '1')])
     with self.assertRaisesRegex(ValueError, 'The pool is closed'):
-      workers.run([('1', '1')])
+      pool.run([('1', '1')])
 
   @parameterized.parameters(
     dict(num_workers=0),
@@ -163,33 +163,33 @@ class WorkersTest(parameterized.TestCase):
 
 class EndTest(parameterized.TestCase):
   def test_closing_ends_the_processes_and_may_be_repeated(self):
-    workers = make(num_workers=2)
-    workers.run([('1', '1')])
-    pids = workers.pids()
-    workers.close()
-    workers.close()
+    pool = make(num_workers=2)
+    pool.run([('1', '1')])
+    pids = pool.pids()
+    pool.close()
+    pool.close()
     self.assertFalse(any(map(is_running, pids)))
 
   def test_dropping_a_pool_ends_its_processes(self):
-    workers = make()
-    pids = workers.pids()
-    del workers
+    pool = make()
+    pids = pool.pids()
+    del pool
     gc.collect()
     self.assertFalse(any(map(is_running, pids)))
 
   @parameterized.parameters(
     ('kill', 'time.sleep(100)'),
-    ('kill', 'workers.run([("sleep", "1")])'),
+    ('kill', 'pool.run([("sleep", "1")])'),
     ('exit', 'pass'),
     ('exit', 'raise SystemExit(3)'),
   )
   def test_no_process_outlives_its_parent(self, end, code):
     program = (
       'import time\n'
-      'from tests.tasks.verify import verifier_pool_test\n'
-      'workers = verifier_pool_test.make(answer_timeout=.05)\n'
-      'workers.run([("1", "1")])\n'
-      'print(*workers.pids(), flush=True)\n'
+      'from tests.tasks.verify import pool_test\n'
+      'pool = pool_test.make(answer_timeout=.05)\n'
+      'pool.run([("1", "1")])\n'
+      'print(*pool.pids(), flush=True)\n'
       f'{code}\n'
     )
     with subprocess.Popen(

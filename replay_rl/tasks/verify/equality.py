@@ -1,40 +1,25 @@
-r"""Judges the text of responses to mathematical problems.
+r"""Whether two answers to a mathematical problem are equal.
 
-`Pool.judge` finds the answer of each response (`extraction`), settles what a
-comparison of strings and exact numbers can settle (`compare`), and has the rest
-parsed and compared by math-verify, in processes that may hang, crash or run out
-of memory without harm (`verifier_pool`).
+`compare` settles what strings and exact numbers can settle. math-verify parses
+and compares the rest.
 
-math-verify is https://github.com/huggingface/math-verify. Of a reference and an
-answer it holds for equal: `x=5` and 5; 50% and 50, and 50% and 0.5; `1,2` and
-`2,1`, and `(1,2)`, too; a fraction and a decimal that agree in six places; a
-number with and without its base (`52_8` and 52), unit or degrees. It is not
-symmetric: the reference decides the form, so `2x+y=1` is not answered by 1.
+math-verify is https://github.com/huggingface/math-verify. It takes a reference
+and an answer for equal in these cases: `x=5` and 5; 50% and 50, and 50% and
+0.5; `1,2` and `2,1`, and `1,2` and `(1,2)`; a fraction and a decimal that agree
+in six places; a number with and without its base (`52_8` and 52), unit or
+degrees. It is not symmetric: the reference decides the form, so 1 does not
+answer `2x+y=1`.
 """
 
-import collections
 import fractions
 import functools
-import importlib.util
 import re
-from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from replay_rl.tasks.verify import extraction
-from replay_rl.tasks.verify import verifier_pool
-from replay_rl.tasks.verify import verifier_worker
+from replay_rl.tasks.verify import worker
 
-NO_ANSWER = 'no answer'
-STATUSES = (
-  verifier_worker.CORRECT,
-  verifier_worker.WRONG,
-  NO_ANSWER,
-  verifier_worker.TIMEOUT,
-  verifier_worker.CRASHED,
-  verifier_worker.UNREADABLE,
-)
+MISSING = "math-verify is not installed: pip install -e '.[math]'"
 
 # Longer numbers and larger exponents are left to math-verify.
 _MAX_NUMBER_CHARS = 1000
@@ -69,145 +54,6 @@ _WORDS = re.compile(
 _SPACE = re.compile(r'(?P<kept>(?<=[0-9a-zA-Z])\s+(?=[0-9a-zA-Z]))|\s+')
 
 
-class Verdict(NamedTuple):
-  """What is held of one response.
-
-  is_correct: whether status is 'correct'.
-  answer: what the response gave as its answer; None if it gave none. Cut to
-    max_answer_chars if it is longer, and then unreadable.
-  kind: how the answer was marked, see `extraction.extract`; '' if it is None.
-  status: 'correct' or 'wrong'; 'no answer'; 'unreadable' if it is too long or
-    cannot be parsed; 'timeout'; 'crashed' if the process that judged it died or
-    ran out of memory.
-  """
-
-  is_correct: bool
-  answer: str | None
-  kind: str
-  status: str
-
-
-class Pool:
-  """Judges responses in processes of their own.
-
-  The same input gives the same verdicts, whatever the number of workers; only
-  an answer that takes about as long as the limit may differ. Used by one thread
-  at a time.
-  """
-
-  def __init__(
-    self,
-    *,
-    num_workers: int,
-    answer_timeout: float,
-    memory_limit: int,
-    max_answer_chars: int,
-  ):
-    """Starts the workers; they get ready while the caller goes on.
-
-    Args:
-      num_workers: processes, at least 1.
-      answer_timeout: seconds of processor time for one answer, positive.
-      memory_limit: bytes of address space of a worker; about 2^30 is ample.
-      max_answer_chars: longer answers are unreadable; at least 1.
-
-    Raises:
-      ImportError: if math-verify is not installed.
-      ValueError: if an argument is outside its range.
-    """
-    if max_answer_chars < 1:
-      raise ValueError(
-        f'max_answer_chars = {max_answer_chars}, must be at least 1.'
-      )
-    if importlib.util.find_spec('math_verify') is None:
-      raise ImportError(_MISSING)
-    self._max_answer_chars = max_answer_chars
-    self._workers = verifier_pool.Workers(
-      verify_fn=verify,
-      # Builds the tables of the parser.
-      warm_up=(r'\frac{x}{2}+\sqrt{3}', r'\sqrt{3}+\frac{1}{2}x'),
-      num_workers=num_workers,
-      answer_timeout=answer_timeout,
-      memory_limit=memory_limit,
-    )
-
-  def __enter__(self) -> 'Pool':
-    """Returns itself."""
-    return self
-
-  def __exit__(self, *exception: object) -> None:
-    """Closes the pool."""
-    self.close()
-
-  def close(self) -> None:
-    """Kills the workers. May be called again."""
-    self._workers.close()
-
-  def pids(self) -> list[int]:
-    """Returns the process ids of the workers."""
-    return self._workers.pids()
-
-  def judge(
-    self, responses: Sequence[str], references: Sequence[str]
-  ) -> list[Verdict]:
-    """Returns a verdict for each response, in their order.
-
-    Args:
-      responses: any text.
-      references: the right answer of each, without a box around it.
-
-    Returns:
-      Verdicts. An answer that is given more than once to the same reference is
-      judged once.
-
-    Raises:
-      ValueError: if the lengths differ, if a reference is blank or longer than
-        max_answer_chars, or if the pool is closed.
-      RuntimeError: if a worker cannot start.
-    """
-    if len(responses) != len(references):
-      raise ValueError(
-        f'{len(responses)} responses with {len(references)} references, must '
-        'be as many.'
-      )
-    limit = self._max_answer_chars
-    for row, reference in enumerate(references):
-      if not reference.strip() or len(reference) > limit:
-        raise ValueError(
-          f'references[{row}] = {reference[:80]!r} has {len(reference)} '
-          f'characters, must not be blank and have at most max_answer_chars = '
-          f'{limit}.'
-        )
-    answers = [extraction.extract(response) for response in responses]
-    statuses = {}
-    for answer, reference in zip(answers, references, strict=True):
-      if answer is not None and len(answer[0]) <= limit:
-        statuses[answer[0], reference] = None
-    for pair in statuses:
-      is_correct = compare(*pair)
-      if is_correct is not None:
-        statuses[pair] = _STATUS_OF[is_correct]
-    left = [pair for pair, status in statuses.items() if status is None]
-    statuses.update(zip(left, self._workers.run(left), strict=True))
-
-    verdicts = []
-    for found, reference in zip(answers, references, strict=True):
-      if found is None:
-        verdicts.append(Verdict(False, None, '', NO_ANSWER))
-        continue
-      answer, kind = found
-      status = statuses.get((answer, reference), verifier_worker.UNREADABLE)
-      is_correct = status == verifier_worker.CORRECT
-      verdicts.append(Verdict(is_correct, answer[:limit], kind, status))
-    return verdicts
-
-
-def count(verdicts: Iterable[Verdict]) -> dict[str, int]:
-  """Returns how many verdicts there are of each status, zeros included."""
-  counts = collections.Counter(verdict.status for verdict in verdicts)
-  return {status: counts[status] for status in STATUSES}
-
-
 def verify(answer: str, reference: str) -> bool:
   r"""Returns whether an answer equals the reference.
 
@@ -219,7 +65,7 @@ def verify(answer: str, reference: str) -> bool:
     reference: the right answer.
 
   Raises:
-    verifier_worker.UnreadableError: if the answer cannot be parsed.
+    worker.UnreadableError: if the answer cannot be parsed.
     ImportError: if math-verify is needed and not installed.
   """
   is_equal = compare(answer, reference)
@@ -231,11 +77,11 @@ def verify_parsed(answer: str, reference: str) -> bool:
   try:
     import math_verify
   except ImportError as error:
-    raise ImportError(_MISSING) from error
+    raise ImportError(MISSING) from error
   parsed = _parse(answer)
   # What math-verify cannot parse it returns as text, alone.
   if all(isinstance(value, str) for value in parsed):
-    raise verifier_worker.UnreadableError
+    raise worker.UnreadableError
   # The pool limits the time, by other means than signals.
   return math_verify.verify(
     list(_parse_reference(reference)), parsed, timeout_seconds=None
@@ -300,10 +146,6 @@ class _Number(NamedTuple):
 
   value: fractions.Fraction
   is_decimal: bool
-
-
-_MISSING = "math-verify is not installed: pip install -e '.[math]'"
-_STATUS_OF = {True: verifier_worker.CORRECT, False: verifier_worker.WRONG}
 
 
 def _clean(text: str) -> str:

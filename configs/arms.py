@@ -1,0 +1,66 @@
+"""Arms of a study: each is a set of changes of the same on-policy run.
+
+A change is written like an override on the command line: the path of a field,
+such as `replay.capacity`, and its value.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from replay_rl.run import config as config_lib
+
+# "Rollout-Level Advantage-Prioritized Experience Replay for GRPO"
+# (arXiv 2606.04560): one update per iteration on the fresh rollouts and half as
+# many older ones, drawn by |advantage|, at most 10 learner steps old.
+PRIORITIZED = {
+  'replay.compose': 'fresh_anchored(replay_fraction=0.5, warmup_steps=20)',
+  'replay.weights': 'advantage_magnitude(exponent=0.5) * max_age(limit=10)',
+  'replay.draw': 'gumbel_top_k()',
+  'replay.drop_zero_variance': True,
+}
+
+
+def reuse(updates_per_iteration: int, num_fresh: int) -> dict[str, Any]:
+  """Returns the changes for a FIFO buffer that is sampled uniformly.
+
+  "Efficient RL Training for LLMs with Experience Replay" (arXiv 2604.08706).
+  The buffer holds the last four iterations.
+
+  Args:
+    updates_per_iteration: how often each rollout is learned from on average.
+    num_fresh: rollouts of an iteration, and of an update.
+  """
+  return {
+    'replay.capacity': 4 * num_fresh,
+    'replay.batch_size': num_fresh,
+    'replay.updates_per_iteration': updates_per_iteration,
+    'replay.compose': 'pure_buffer(rows_in_use=None)',
+    'replay.weights': 'uniform()',
+    'replay.draw': 'blocked_inverse_cdf(stratified=False)',
+  }
+
+
+def chosen(
+  config: config_lib.Config, arm: str, arms: Mapping[str, Mapping[str, Any]]
+) -> config_lib.Config:
+  """Returns the config with the changes of one arm, named after the arm.
+
+  Args:
+    config: the on-policy run, which is changed in place.
+    arm: one of `arms`.
+    arms: the changes of each arm.
+
+  Raises:
+    ValueError: an unknown arm.
+  """
+  if arm not in arms:
+    raise ValueError(f'arm = {arm!r}: must be one of {", ".join(arms)}')
+  config.name = arm.replace('_', ' ')
+  for path, value in arms[arm].items():
+    *sections, field = path.split('.')
+    owner = functools.reduce(getattr, sections, config)
+    if not hasattr(owner, field):
+      raise ValueError(f'{path} = {value!r}: must be a field of the config')
+    setattr(owner, field, value)
+  return config

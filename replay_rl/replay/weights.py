@@ -1,0 +1,183 @@
+"""Weight rules: how often to sample each slot.
+
+A rule maps the buffer and the learner step to one number per slot. Weights
+multiply, see `product`, and only their ratios matter. A slot of weight 0 is
+never drawn. Empty slots get a number too, which `buffer.sample` ignores. Bind
+the constants with `functools.partial`; they may be traced arrays.
+"""
+
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl import constants
+from replay_rl.replay import buffer
+from replay_rl.replay import sampling
+
+ADVANTAGE_EPSILON = 1e-6  # Of `advantage_magnitude`.
+NEVER_USED_WEIGHT = 1e30  # Of `never_used_first`; a used slot has 1.
+
+
+def age(state: base.BufferState, step: base.Array) -> base.Array:
+  """Returns `[C]` int32, learner steps since the policy of the rollout."""
+  return _age(state, step, 'age')
+
+
+def uniform(state: base.BufferState, step: base.Array) -> base.Array:
+  """One for every slot."""
+  del step
+  return jnp.ones(state.is_valid.shape, jnp.float32)
+
+
+@constants.checked
+def newest(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  count: Annotated[int | jax.Array, constants.interval('[1, inf)')],
+) -> base.Array:
+  """One for the `count` rollouts that were inserted last, zero for older ones.
+
+  A ring of C slots is then a buffer of `count` slots, or of C if that is less.
+  """
+  del step
+  return (buffer.insertion_age(state) < count).astype(jnp.float32)
+
+
+@constants.checked
+def recency(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  half_life: Annotated[base.Scalar, constants.POSITIVE],
+) -> base.Array:
+  """Halves with every `half_life` learner steps of age; 0 after 126 halves."""
+  return jnp.exp2(-_age(state, step, 'recency').astype(jnp.float32) / half_life)
+
+
+@constants.checked
+def max_age(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  limit: Annotated[base.Scalar, constants.interval('[0, inf]')],
+) -> base.Array:
+  """One while the age is at most `limit` learner steps, then zero."""
+  return (_age(state, step, 'max_age') <= limit).astype(jnp.float32)
+
+
+@constants.checked
+def max_uses(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  limit: Annotated[int | jax.Array, constants.interval('[1, inf)')],
+) -> base.Array:
+  """One until the slot was sampled `limit` times, then zero.
+
+  `buffer.mark_sampled` counts the uses after a batch is drawn: a batch that
+  repeats slots can pass the limit.
+  """
+  del step
+  return (state.times_sampled < limit).astype(jnp.float32)
+
+
+@constants.checked
+def advantage_magnitude(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  exponent: Annotated[base.Scalar, constants.NON_NEGATIVE],
+) -> base.Array:
+  """(|A| + 1e-6)^exponent, with the advantage A frozen at generation.
+
+  "Rollout-Level Advantage-Prioritized Experience Replay for GRPO"
+  (arXiv 2606.04560), where the exponent is 0.5.
+  """
+  del step
+  advantages_C = buffer.field(state, 'advantages', 'advantage_magnitude')
+  return (jnp.abs(advantages_C) + ADVANTAGE_EPSILON) ** exponent
+
+
+@constants.checked
+def proportional(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  exponent: Annotated[base.Scalar, constants.NON_NEGATIVE],
+) -> base.Array:
+  """(p / max p)^exponent of the stored priorities p; zero where p is zero.
+
+  "Prioritized Experience Replay" (arXiv 1511.05952), equation 1. Division by
+  the largest valid priority keeps any exponent from overflowing. A positive
+  priority gets at least `buffer.MIN_PRIORITY`, so it can always be drawn.
+  """
+  del step
+  # An exponent of 0 makes 0^0 = 1, and a logarithm of 0 would be -inf.
+  is_positive_C = state.is_valid & (state.priorities > 0)
+  logs_C = jnp.log(jnp.where(is_positive_C, state.priorities, 1.0))
+  largest = jnp.max(jnp.where(is_positive_C, logs_C, -jnp.inf))
+  power_C = jnp.exp(exponent * jnp.where(is_positive_C, logs_C - largest, 0.0))
+  return jnp.where(is_positive_C, jnp.maximum(power_C, buffer.MIN_PRIORITY), 0)
+
+
+def never_used_first(state: base.BufferState, step: base.Array) -> base.Array:
+  """Puts slots never sampled before all others; uniform within both.
+
+  "Efficient RL Training for LLMs with Experience Replay" (arXiv 2604.08706),
+  `at_least_once`, if drawn with `sampling.gumbel_top_k`. The noise of that draw
+  reverses a ratio of 1e30 with a probability of 1e-30.
+  """
+  del step
+  is_unused_C = state.times_sampled == 0
+  return jnp.where(is_unused_C, jnp.float32(NEVER_USED_WEIGHT), 1.0)
+
+
+def product(*weight_rules: base.WeightRule) -> base.WeightRule:
+  """Returns the rule that multiplies the weights of several rules.
+
+  A draw takes no infinite weight and none below `sampling.MIN_WEIGHT`. Only
+  ratios matter, so where the largest product is infinite or below 2^-63 both
+  factors are first divided by powers of two. A product that is still below
+  `sampling.MIN_WEIGHT` then becomes `sampling.MIN_WEIGHT`. So every slot that
+  each of the rules lets be drawn can be drawn, however many rules there are.
+
+  Raises:
+    ValueError: if there is no rule.
+  """
+  if not weight_rules:
+    raise ValueError('weight_rules = (): must be at least one rule')
+
+  def rule(state: base.BufferState, step: base.Array) -> base.Array:
+    weights_C = weight_rules[0](state, step)
+    for weight_rule in weight_rules[1:]:
+      factor_C = weight_rule(state, step)
+      weights_C = _multiply(weights_C, factor_C, state.is_valid)
+    return weights_C
+
+  return rule
+
+
+def _multiply(
+  first_C: base.Array, second_C: base.Array, is_valid_C: base.Array
+) -> base.Array:
+  """Returns a product that is eligible where both factors are, and else 0."""
+  is_eligible_C = (
+    is_valid_C & sampling.is_eligible(first_C) & sampling.is_eligible(second_C)
+  )
+  product_C = first_C * second_C
+  largest = jnp.max(jnp.where(is_eligible_C, product_C, 0.0))
+  # `scaled` is below 4, so that these products are below 2^126.
+  rescaled_C = (sampling.scaled(first_C) * 2.0**61) * (
+    sampling.scaled(second_C) * 2.0**61
+  )
+  is_in_range = (largest >= 2.0**-63) & (largest < jnp.inf)
+  product_C = jnp.where(is_in_range, product_C, rescaled_C)
+  product_C = jnp.maximum(product_C, sampling.MIN_WEIGHT)
+  return jnp.where(is_eligible_C, product_C, 0.0)
+
+
+def _age(state: base.BufferState, step: base.Array, reader: str) -> base.Array:
+  return step - buffer.field(state, 'policy_version', reader)

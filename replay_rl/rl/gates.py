@@ -1,0 +1,129 @@
+"""Gates: update rules with a state, between the gradients and the optimizer.
+
+Each function takes constants alone and returns a `base.Gate`.
+"""
+
+from typing import Annotated
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl import constants
+from replay_rl.rl import importance
+
+_EPS = 1e-8  # Of the deviation in `gradient_gate`.
+
+
+class GradientGateState(NamedTuple):
+  """What `gradient_gate` remembers of the updates that it accepted.
+
+  differences: `[window]` float32, a ring of the latest increments of the norm.
+  num_differences: `[]` int32, increments that were ever written to it.
+  previous_norm: `[]` float32, of the latest update; -1 before the first.
+  """
+
+  differences: base.Array
+  num_differences: base.Array
+  previous_norm: base.Array
+
+
+def accept_all() -> base.Gate:
+  """Returns the gate that changes nothing."""
+  return base.Gate(
+    init=lambda: (), judge=lambda state, proposal: (_accept(), state)
+  )
+
+
+@constants.checked
+def ess_scaled_rate(
+  *, on_policy_ess: Annotated[base.Scalar, constants.interval('(0, 1]')]
+) -> base.Gate:
+  """Returns the gate that lowers the learning rate with the sample size.
+
+  VCPO, https://arxiv.org/abs/2602.17616: the rate is multiplied by
+  min(1, ESS / ESS on-policy). ESS is `importance.effective_sample_size` of the
+  rows, whose weights are the ratios pi / mu of whole sequences. (The authors'
+  repository describes a square root of this factor for Adam.)
+
+  Args:
+    on_policy_ess: share of the rows that counts in an on-policy batch.
+  """
+
+  def judge(
+    state: base.PyTree, proposal: base.Proposal
+  ) -> tuple[base.Verdict, base.PyTree]:
+    rollouts, is_valid = proposal.batch.rollouts, proposal.batch.is_valid
+    mask_BT = rollouts.loss_mask & is_valid[:, None]
+    log_ratios_BT = importance.log_ratios(
+      proposal.outcome.logprobs, rollouts.behavior_logprobs, mask_BT
+    )
+    ess = importance.effective_sample_size(
+      jnp.sum(log_ratios_BT, axis=1), jnp.any(mask_BT, axis=1)
+    )
+    scale = jnp.minimum(ess / on_policy_ess, 1.0)
+    return _accept()._replace(rate_scale=scale.astype(jnp.float32)), state
+
+  return base.Gate(init=lambda: (), judge=judge)
+
+
+@constants.checked
+def gradient_gate(
+  *,
+  threshold: Annotated[base.Scalar, constants.interval('[0, inf]')],
+  window: Annotated[int, constants.interval('[2, inf)')],
+) -> base.Gate:
+  """Returns the gate that ends the reuse of a batch as the gradient surges.
+
+  "When to Stop Reusing: Dynamic Gradient Gating",
+  https://arxiv.org/abs/2605.19425. With g the norm of the gradient of the
+  output projection, d = g - g_previous and
+  z = (d - mean(latest d)) / (std(latest d) + 1e-8), an update is refused, and
+  the reuse of its rollouts ends, if z > threshold, unless it is the first
+  update after generation or fewer than `window` increments were seen.
+
+  The paper does not say which deviation; this is the population one. A refused
+  update leaves no trace: the next d is relative to the latest accepted update.
+
+  Args:
+    threshold: in deviations, 0.1 to 0.5 in the paper; inf accepts all updates.
+    window: number of increments d of accepted updates that z compares with.
+  """
+
+  def init() -> GradientGateState:
+    return GradientGateState(
+      differences=jnp.zeros(window),
+      num_differences=jnp.zeros((), jnp.int32),
+      previous_norm=-jnp.ones(()),
+    )
+
+  def judge(
+    state: GradientGateState, proposal: base.Proposal
+  ) -> tuple[base.Verdict, GradientGateState]:
+    norm = proposal.outcome.output_projection_grad_norm
+    difference = norm - state.previous_norm
+    latest_W = state.differences
+    z = (difference - jnp.mean(latest_W)) / (jnp.std(latest_W) + _EPS)
+    is_reuse = proposal.num_updates_since_fresh > 0
+    is_full = state.num_differences >= window
+    is_refused = is_reuse & is_full & (z > threshold)
+    # The first update ever has no increment.
+    is_written = ~is_refused & (state.previous_norm >= 0)
+    place = jnp.where(is_written, state.num_differences % window, window)
+    new_state = GradientGateState(
+      differences=latest_W.at[place].set(difference, mode='drop'),
+      num_differences=state.num_differences + is_written,
+      previous_norm=jnp.where(is_refused, state.previous_norm, norm),
+    )
+    verdict = _accept()._replace(is_accepted=~is_refused, ends_reuse=is_refused)
+    return verdict, new_state
+
+  return base.Gate(init=init, judge=judge)
+
+
+def _accept() -> base.Verdict:
+  return base.Verdict(
+    is_accepted=jnp.ones((), bool),
+    ends_reuse=jnp.zeros((), bool),
+    rate_scale=jnp.ones(()),
+  )

@@ -1,0 +1,36 @@
+"""Optimizers, as optax transformations whose numbers may be arrays."""
+
+from typing import Annotated
+
+import optax
+
+from replay_rl import base
+from replay_rl import constants
+
+_Decay = Annotated[base.Scalar, constants.interval('[0, 1)')]
+
+
+@constants.checked
+def adamw(
+  learning_rate: optax.Schedule,
+  *,
+  b1: _Decay,
+  b2: _Decay,
+  eps: Annotated[base.Scalar, constants.POSITIVE],
+  weight_decay: Annotated[base.Scalar, constants.NON_NEGATIVE],
+) -> optax.GradientTransformation:
+  """Returns Adam with decoupled weight decay.
+
+  Loshchilov and Hutter, https://arxiv.org/abs/1711.05101. Weights decay by the
+  rate times `weight_decay` in each update.
+
+  Args:
+    learning_rate: the rate by number of earlier updates, `[]` int32.
+    b1: decay of the mean of gradients.
+    b2: decay of the mean of squared gradients.
+    eps: added to the root of that mean.
+    weight_decay: per unit of the learning rate.
+  """
+  return optax.adamw(
+    learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay
+  )

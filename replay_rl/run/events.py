@@ -1,0 +1,382 @@
+"""The events of a run: generate, judge, remember, learn, publish.
+
+Each is a pure function of the state. `cycle` puts them in the order that a
+schedule asks for. A task that judges in JAX runs a whole cycle as one program;
+a task in text, a sampler on its own mesh and a buffer on the host run the same
+functions as programs of their own, see `programs`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl import rng
+from replay_rl.parallel import mesh
+from replay_rl.replay import buffer as buffer_lib
+from replay_rl.rl import advantages as advantages_lib
+from replay_rl.run import learner as learner_lib
+from replay_rl.run import ledger as ledger_lib
+from replay_rl.run import metrics
+from replay_rl.run import schedule
+from replay_rl.run import state
+from replay_rl.tasks import task as task_lib
+
+
+class Policy(NamedTuple):
+  """What generation reads of a run, and all that a sampler elsewhere needs.
+
+  params: the weights to sample with.
+  version: `[]` int32, the learner step of these weights.
+  seed: `[]` uint32.
+  first_rollout_id: `[]` uint32, of the rollouts to come.
+  hyper: as of the run.
+  """
+
+  params: base.PyTree
+  version: base.Array
+  seed: base.Array
+  first_rollout_id: base.Array
+  hyper: state.Hyper
+
+
+class Generation(NamedTuple):
+  """What the sampler did at one time: F = P x G responses.
+
+  prompts: `[F]` prompts, each repeated for its group.
+  completions: `[F, ...]`.
+  group_id: `[F]` int32.
+  rollout_id: `[F]` uint32.
+  policy_version: `[F]` int32, learner step of the weights that sampled.
+  """
+
+  prompts: base.Prompts
+  completions: base.Completions
+  group_id: base.Array
+  rollout_id: base.Array
+  policy_version: base.Array
+
+
+class Actions(NamedTuple):
+  """The events as a schedule calls them.
+
+  generate: run -> (generation, rewards `[F]`, metrics).
+  remember: (run, generation, rewards) -> (run, fresh rows, metrics).
+  learn: (run, fresh rows, number of updates) -> (run, metrics of the updates).
+  publish: run -> run.
+  """
+
+  generate: Callable
+  remember: Callable
+  learn: Callable
+  publish: Callable
+
+
+class Measured(NamedTuple):
+  """What a cycle reports.
+
+  values: of generate and remember, by name.
+  updates: of all updates; None if the schedule has none in this cycle.
+  """
+
+  values: base.Metrics
+  updates: metrics.UpdateMetrics | None
+
+
+def cycle(
+  run: state.RunState, events: tuple[schedule.Event, ...], actions: Actions
+) -> tuple[state.RunState, Measured]:
+  """Runs one cycle of a schedule.
+
+  Args:
+    run: the state.
+    events: what happens, in order.
+    actions: how.
+
+  Raises:
+    ValueError: an event needs what no event before it in the cycle made.
+  """
+  generated, fresh = None, None
+  values, updates = {}, None
+  for event in events:
+    match event:
+      case schedule.Generate():
+        *generated, measured = actions.generate(run)
+        values |= measured
+      case schedule.Publish():
+        run = actions.publish(run)
+      case schedule.Remember():
+        if generated is None:
+          raise ValueError(f'schedule = {events}: Remember needs a Generate')
+        run, fresh, measured = actions.remember(run, *generated)
+        values |= measured
+      case schedule.Learn():
+        if fresh is None:
+          raise ValueError(f'schedule = {events}: Learn needs a Remember')
+        run, more = actions.learn(run, fresh, event.num_updates)
+        updates = metrics.merge(updates, more) if updates else more
+  clock = run.clock._replace(iteration=run.clock.iteration + 1)
+  return run._replace(clock=clock), Measured(values, updates)
+
+
+def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
+  """Returns the events of a task that judges in JAX, for one program."""
+
+  def generate_and_judge(run):
+    prompts = draw_prompts(run.seed, run.clock, parts, task)
+    generation = generate(policy(run), prompts, parts)
+    return generation, judge(generation, task), {}
+
+  return Actions(
+    generate=generate_and_judge,
+    remember=lambda run, generation, rewards: remember(
+      run, generation, rewards, parts
+    ),
+    learn=lambda run, fresh, num_updates: learn(
+      run, fresh, parts, num_updates=num_updates
+    ),
+    publish=publish,
+  )
+
+
+def policy(run: state.RunState) -> Policy:
+  """Returns the weights that generate, with what else a sampler needs."""
+  params, version = run.learner.params, run.learner.step
+  if run.sampler is not None:
+    oldest = run.sampler.num_published % run.sampler.version.shape[0]
+    params = jax.tree.map(lambda ring: ring[oldest], run.sampler.params)
+    version = run.sampler.version[oldest]
+  return Policy(params, version, run.seed, run.clock.num_rollouts, run.hyper)
+
+
+def publish(run: state.RunState) -> state.RunState:
+  """Puts the learner's weights in the place of the oldest publication."""
+  if run.sampler is None:
+    return run  # The sampler reads the learner's weights themselves.
+  oldest = run.sampler.num_published % run.sampler.version.shape[0]
+  params, version = jax.tree.map(
+    lambda ring, leaf: ring.at[oldest].set(leaf),
+    (run.sampler.params, run.sampler.version),
+    (run.learner.params, run.learner.step),
+  )
+  return run._replace(
+    sampler=state.SamplerState(params, version, run.sampler.num_published + 1)
+  )
+
+
+def draw_prompts(
+  seed: base.Array,
+  clock: state.Clock,
+  parts: state.Parts,
+  task: task_lib.Task,
+) -> base.Prompts:
+  """Returns the prompts of the next generation, `[P]`, of a task in JAX."""
+  rng_key = rng.stream_key(seed, 'prompts', clock.iteration)
+  return task.prompts_fn(rng_key, parts.num_prompts)
+
+
+def generate(
+  policy: Policy, prompts: base.Prompts, parts: state.Parts
+) -> Generation:
+  """Samples a group of responses to each prompt."""
+  rows = jnp.arange(parts.num_fresh, dtype=jnp.uint32)
+  rollout_id = policy.first_rollout_id + rows
+  prompts, rollout_id = mesh.split_rows(
+    (
+      jax.tree.map(
+        lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), prompts
+      ),
+      rollout_id,
+    )
+  )
+  iteration = policy.first_rollout_id // jnp.uint32(parts.num_fresh)
+  completions = parts.bind(policy.hyper).generate_fn(
+    policy.params,
+    rng.stream_key(policy.seed, 'generate', iteration),
+    prompts,
+    rollout_id,
+  )
+  group_id = (rollout_id // jnp.uint32(parts.group_size)).astype(jnp.int32)
+  return Generation(
+    prompts,
+    completions,
+    group_id,
+    rollout_id,
+    jnp.full_like(group_id, policy.version),
+  )
+
+
+def judge(generation: Generation, task: task_lib.Task) -> base.Array:
+  """Returns the reward of each response, `[F]` float32."""
+  completions = generation.completions
+  return task.reward_fn(
+    completions.responses, completions.lengths, generation.prompts.references
+  )
+
+
+def remember(
+  run: state.RunState,
+  generation: Generation,
+  rewards: base.Array,
+  parts: state.Parts,
+) -> tuple[state.RunState, base.Batch, base.Metrics]:
+  """Computes advantages within groups and inserts the rollouts."""
+  functions = parts.bind(run.hyper)
+  completions = generation.completions
+  rollouts = base.Rollout(
+    tokens=completions.tokens,
+    loss_mask=completions.loss_mask,
+    behavior_logprobs=completions.behavior_logprobs,
+    rewards=rewards,
+    advantages=functions.advantage_fn(rewards, generation.group_id),
+    group_id=generation.group_id,
+    prompt_id=generation.prompts.prompt_id,
+    rollout_id=generation.rollout_id,
+    policy_version=generation.policy_version,
+  )
+  has_variance = advantages_lib.group_has_variance(rewards, generation.group_id)
+  is_kept = has_variance if parts.drop_zero_variance else None
+  stored, slots = buffer_lib.insert(
+    run.buffer,
+    rollouts,
+    priorities=jnp.abs(rollouts.advantages),
+    is_valid=is_kept,
+    keep_scores=functions.keep_rule(run.buffer, run.learner.step)
+    if functions.keep_rule
+    else None,
+  )
+  num_tokens = jnp.sum(completions.lengths)
+  ledger = ledger_lib.add(
+    run.ledger,
+    rollouts=rewards.shape[0],
+    prompt_tokens=jnp.sum(generation.prompts.lengths),
+    generated_tokens=num_tokens,
+  )
+  measured = {
+    'reward': jnp.mean(rewards),
+    'entropy': jnp.sum(completions.entropy) / num_tokens,
+    'response_length': jnp.mean(completions.lengths.astype(jnp.float32)),
+    'truncated_fraction': 1.0 - jnp.mean(completions.is_finished),
+    'zero_variance_fraction': 1.0 - jnp.mean(has_variance),
+    **metrics.of_overwritten(run.buffer, slots, parts.histogram_bins),
+    'buffer/num_valid': buffer_lib.num_valid(stored),
+    'buffer/num_repaired_priorities': stored.num_repaired_priorities,
+  }
+  is_valid = jnp.ones_like(has_variance) if is_kept is None else is_kept
+  fresh = base.Batch(
+    rollouts=rollouts,
+    slots=slots,
+    is_valid=is_valid,
+    is_fresh=is_valid,
+    probs=jnp.zeros(is_valid.shape),
+    num_eligible=jnp.sum(is_valid, dtype=jnp.int32),
+  )
+  clock = run.clock._replace(
+    num_rollouts=run.clock.num_rollouts + jnp.uint32(rewards.shape[0]),
+    num_updates_since_fresh=jnp.zeros((), jnp.int32),
+    is_reuse_ended=jnp.zeros((), bool),
+  )
+  run = run._replace(clock=clock, buffer=stored, ledger=ledger)
+  return run, fresh, measured
+
+
+def learn(
+  run: state.RunState,
+  fresh: base.Batch,
+  parts: state.Parts,
+  *,
+  num_updates: int,
+) -> tuple[state.RunState, metrics.UpdateMetrics]:
+  """Makes updates; each composes a batch, learns from it and marks it."""
+  functions = parts.bind(run.hyper)
+
+  def one_update(carry, _):
+    learner, stored, clock, ledger = carry
+    step = learner.step
+    rng_key = rng.stream_key(run.seed, 'replay', learner.num_tried)
+    batch = functions.compose_fn(stored, fresh, rng_key, step)
+    batch = batch._replace(rollouts=mesh.split_rows(batch.rollouts))
+    learner, batch, outcome, status = _update(
+      learner, batch, clock, parts, functions.update
+    )
+    measured = metrics.of_update(
+      batch, outcome, status, stored, step, num_bins=parts.histogram_bins
+    )
+    ledger = _trained(ledger, batch, status)
+    stored = buffer_lib.mark_sampled(stored, batch.slots, step)
+    if functions.feedback_fn is not None:
+      stored = buffer_lib.update_priorities(
+        stored, batch.slots, functions.feedback_fn(batch, outcome)
+      )
+    clock = clock._replace(
+      num_updates_since_fresh=clock.num_updates_since_fresh + 1,
+      is_reuse_ended=clock.is_reuse_ended | status.ends_reuse,
+    )
+    return (learner, stored, clock, ledger), measured
+
+  (learner, stored, clock, ledger), measured = jax.lax.scan(
+    one_update,
+    (run.learner, run.buffer, run.clock, run.ledger),
+    length=num_updates,
+  )
+  run = run._replace(learner=learner, buffer=stored, clock=clock, ledger=ledger)
+  return run, metrics.total(measured)
+
+
+def _update(
+  learner: base.LearnerState,
+  batch: base.Batch,
+  clock: state.Clock,
+  parts: state.Parts,
+  functions: learner_lib.UpdateFunctions,
+) -> tuple[base.LearnerState, base.Batch, base.Outcome, learner_lib.Status]:
+  """Makes one update, or none where the gate has ended the reuse."""
+
+  def update(learner):
+    return learner_lib.update(
+      learner,
+      batch,
+      functions=functions,
+      num_updates_since_fresh=clock.num_updates_since_fresh,
+      num_microbatches=parts.num_microbatches,
+    )
+
+  if functions.gate is None:
+    learner, outcome, status = update(learner)
+    return learner, batch, outcome, status
+
+  def leave_out(learner):
+    _, *rest = jax.eval_shape(update, learner)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rest)
+    return learner, *zeros
+
+  is_left_out = clock.is_reuse_ended
+  learner, outcome, status = jax.lax.cond(
+    is_left_out, leave_out, update, learner
+  )
+  capacity = parts.capacity
+  batch = batch._replace(
+    is_valid=batch.is_valid & ~is_left_out,
+    slots=jnp.where(is_left_out, capacity, batch.slots),
+  )
+  return learner, batch, outcome, status
+
+
+def _trained(
+  ledger: ledger_lib.Ledger, batch: base.Batch, status: learner_lib.Status
+) -> ledger_lib.Ledger:
+  """Counts what an update was computed on, also if the gate refused it."""
+  rollouts = batch.rollouts
+  # Rollouts are compact: all tokens before the first sampled one are prompt.
+  num_prompt_tokens_B = jnp.argmax(rollouts.loss_mask, axis=1)
+  return ledger_lib.add(
+    ledger,
+    updates=status.is_applied.astype(jnp.int32),
+    trained_rollouts=jnp.sum(batch.is_valid),
+    trained_tokens=jnp.sum(rollouts.loss_mask & batch.is_valid[:, None]),
+    trained_prompt_tokens=jnp.sum(
+      jnp.where(batch.is_valid, num_prompt_tokens_B, 0)
+    ),
+  )

@@ -1,0 +1,64 @@
+"""How `--config.field=value` is read where ml_collections needs help.
+
+ml_collections knows neither `Annotated` types nor dicts, and cannot say None.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from typing import Annotated
+from typing import Any
+
+from absl import flags
+from ml_collections import config_flags
+
+_PARSERS = {
+  int: flags.IntegerParser(),
+  float: flags.FloatParser(),
+  str: flags.ArgumentParser(),
+}
+
+
+class DictParser(flags.ArgumentParser):
+  """Reads a dict, such as the shape of a mesh, as JSON; null is None."""
+
+  def parse(self, argument: Any) -> dict[str, Any] | None:
+    """Returns the dict; raises ValueError if the text is not one."""
+    if not isinstance(argument, str):
+      return argument  # The value of the config itself.
+    try:
+      value = json.loads(argument)
+    except ValueError as error:
+      raise ValueError(f'must be JSON: {error}') from error
+    if value is not None and not isinstance(value, dict):
+      raise ValueError('must be a JSON object, such as {"data": 1}')
+    return value
+
+
+class AnnotatedParser(flags.ArgumentParser):
+  """Reads a number or a text; the word None is None if the type allows it."""
+
+  def __init__(self, annotation: Any):
+    """Takes an `Annotated` type, such as `Annotated[int | None, ...]`."""
+    kind = typing.get_args(annotation)[0]
+    self._kinds = typing.get_args(kind) or (kind,)
+
+  def parse(self, argument: Any) -> int | float | str | None:
+    """Returns the value; raises ValueError if the text is not one."""
+    if argument == 'None' and types.NoneType in self._kinds:
+      return None
+    return _PARSERS[self._kinds[0]].parse(argument)
+
+
+def register(settings: type) -> None:
+  """Registers a parser for each field of a dataclass, and of those in it."""
+  config_flags.register_flag_parser_for_type(dict, DictParser())
+  for field in dataclasses.fields(settings):
+    kind: Any = field.type
+    if typing.get_origin(kind) is Annotated:
+      parser = AnnotatedParser(kind)
+      config_flags.register_flag_parser_for_type(kind, parser)
+    for section in (kind, *typing.get_args(kind)):  # Of `Text | None` too.
+      if isinstance(section, type) and dataclasses.is_dataclass(section):
+        register(section)

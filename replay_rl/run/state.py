@@ -1,0 +1,233 @@
+"""The state of a run, and what its events are made of.
+
+A run is one pytree, `RunState`. What does not change during a run is in
+`Parts`: sizes that set shapes, and functions. The numbers of the config that
+set no shape are in the state, as arrays: `Parts.bind` puts them into the
+functions, inside the compiled program.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl.lm import architecture
+from replay_rl.replay import buffer as buffer_lib
+from replay_rl.run import learner as learner_lib
+from replay_rl.run import ledger as ledger_lib
+from replay_rl.tasks import task as task_lib
+
+# (params, rng_key, prompts, rollout_id [P]) -> one response per prompt
+GenerateFn = Callable[
+  [base.PyTree, base.Array, base.Prompts, base.Array], base.Completions
+]
+# Field of the config -> name of the constant -> value
+Hyper = Mapping[str, Mapping[str, base.Scalar]]
+
+
+class Clock(NamedTuple):
+  """Logical time.
+
+  iteration: `[]` int32, cycles of the schedule that are done.
+  num_rollouts: `[]` uint32, rollouts generated so far, modulo 2^32; the
+    `rollout_id` of the next one.
+  num_updates_since_fresh: `[]` int32, updates tried since the latest rollouts
+    were remembered.
+  is_reuse_ended: `[]` bool, whether a gate ended the updates on them.
+  """
+
+  iteration: base.Array
+  num_rollouts: base.Array
+  num_updates_since_fresh: base.Array
+  is_reuse_ended: base.Array
+
+
+class SamplerState(NamedTuple):
+  """The latest N publications of the learner's weights, a ring.
+
+  The sampler uses the oldest of them, which the next publication overwrites.
+
+  params: pytree with a leading axis `[N]`.
+  version: `[N]` int32, the learner step of each.
+  num_published: `[]` int32, publications so far, the initial weights not
+    counted.
+  """
+
+  params: base.PyTree
+  version: base.Array
+  num_published: base.Array
+
+
+class RunState(NamedTuple):
+  """All that changes during a run, and all that is checkpointed.
+
+  seed: `[]` uint32, from which every random key follows.
+  clock: logical time.
+  hyper: the numbers of the config that set no shape, as arrays `[]`.
+  sampler: the weights that generate; None if these are the learner's own, so
+    that each update publishes itself.
+  learner: the learner.
+  buffer: the replay buffer.
+  ledger: counters of what was generated and trained on.
+  """
+
+  seed: base.Array
+  clock: Clock
+  hyper: Hyper
+  sampler: SamplerState | None
+  learner: base.LearnerState
+  buffer: base.BufferState
+  ledger: ledger_lib.Ledger
+
+
+class Functions(NamedTuple):
+  """The functions of the events, with the numbers of `RunState.hyper` bound.
+
+  generate_fn: samples with the settings of the config.
+  update: what an update is made of.
+  advantage_fn: compares the rewards of a group.
+  compose_fn: makes the batch of an update.
+  keep_rule: scores the slots that an insert may overwrite; None lets the oldest
+    rollout go first.
+  feedback_fn: new priorities of the rows of an update; None leaves them.
+  """
+
+  generate_fn: GenerateFn
+  update: learner_lib.UpdateFunctions
+  advantage_fn: base.AdvantageFn
+  compose_fn: base.ComposeFn
+  keep_rule: base.KeepRule | None
+  feedback_fn: base.FeedbackFn | None
+
+
+class Parts(NamedTuple):
+  """The functions and static sizes that a run is made of.
+
+  shape: the sizes of the task's prompts and responses.
+  transformer: the model.
+  init_params_fn: rng_key -> weights.
+  greedy_fn, unbiased_fn: sample at temperature 0 and 1, without truncation.
+  bind: hyper -> the functions of the events.
+  hyper: the numbers of the config that set no shape.
+  drop_zero_variance: whether groups of equal rewards are kept out of buffer and
+    batch.
+  capacity: C, slots of the buffer.
+  num_prompts, group_size: P and G of a generation.
+  num_rows: B, rows of an update, those that only fill its shape included.
+  num_publications: N, kept for the sampler; 0 if it uses the learner's weights.
+  num_microbatches: into which the rows of an update are split.
+  histogram_bins: of the metrics, the bin of all larger values included.
+  """
+
+  shape: task_lib.Shape
+  transformer: architecture.TransformerConfig
+  init_params_fn: Callable[[base.Array], base.PyTree]
+  greedy_fn: GenerateFn
+  unbiased_fn: GenerateFn
+  bind: Callable[[Hyper], Functions]
+  hyper: Hyper
+  drop_zero_variance: bool
+  capacity: int
+  num_prompts: int
+  group_size: int
+  num_rows: int
+  num_publications: int
+  num_microbatches: int
+  histogram_bins: int
+
+  @property
+  def num_fresh(self) -> int:
+    """F, the rollouts of a generation."""
+    return self.num_prompts * self.group_size
+
+
+def init(
+  parts: Parts, params: base.PyTree, seed: base.Array, hyper: Hyper
+) -> RunState:
+  """Returns the state of a run that has done nothing.
+
+  Args:
+    parts: what the run is made of.
+    params: the weights to begin with.
+    seed: `[]` integer.
+    hyper: arrays `[]`, by the names of `parts.hyper`.
+  """
+  return RunState(
+    seed=seed.astype(jnp.uint32),
+    clock=Clock(
+      iteration=jnp.zeros((), jnp.int32),
+      num_rollouts=jnp.zeros((), jnp.uint32),
+      num_updates_since_fresh=jnp.zeros((), jnp.int32),
+      is_reuse_ended=jnp.zeros((), bool),
+    ),
+    hyper=hyper,
+    sampler=_sampler(params, parts.num_publications),
+    learner=learner_lib.init(params, parts.bind(parts.hyper).update),
+    buffer=buffer_lib.init(_empty_row(parts.shape), capacity=parts.capacity),
+    ledger=ledger_lib.init(),
+  )
+
+
+def shapes_of_run(parts: Parts, num_seeds: int) -> RunState:
+  """Returns a run of `jax.ShapeDtypeStruct`s, with its axis of seeds."""
+  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
+  return jax.eval_shape(
+    lambda params, seeds: jax.vmap(
+      lambda seed: init(parts, params, seed, as_arrays(parts.hyper))
+    )(seeds),
+    params,
+    jax.ShapeDtypeStruct((num_seeds,), jnp.uint32),
+  )
+
+
+def as_arrays(hyper: Hyper) -> Hyper:
+  """Returns numbers of a config as arrays `[]`: float32 and int32."""
+  return {
+    field: {name: _as_array(value) for name, value in constants.items()}
+    for field, constants in hyper.items()
+  }
+
+
+def of_seeds(hyper: Hyper, num_seeds: int) -> Hyper:
+  """Returns numbers of a config as arrays `[S]`, the same for each seed."""
+  return jax.tree.map(
+    lambda leaf: jnp.repeat(leaf[None], num_seeds), as_arrays(hyper)
+  )
+
+
+def _as_array(value: base.Scalar) -> base.Array:
+  dtype = jnp.int32 if isinstance(value, int) else jnp.float32
+  return jnp.asarray(value, dtype)
+
+
+def _sampler(params: base.PyTree, num_publications: int) -> SamplerState | None:
+  if not num_publications:
+    return None
+  return SamplerState(
+    params=jax.tree.map(
+      lambda leaf: jnp.repeat(leaf[None], num_publications, axis=0), params
+    ),
+    version=jnp.zeros((num_publications,), jnp.int32),
+    num_published=jnp.zeros((), jnp.int32),
+  )
+
+
+def _empty_row(shape: task_lib.Shape) -> base.Rollout:
+  """Returns `[1, ...]` zeros in the form of a rollout."""
+  num_tokens = shape.prompt_length + shape.max_new_tokens
+  tokens = jnp.zeros((1, num_tokens), jnp.int32)
+  number = jnp.zeros((1,), jnp.int32)
+  return base.Rollout(
+    tokens=tokens,
+    loss_mask=tokens > 0,
+    behavior_logprobs=jnp.zeros(tokens.shape),
+    rewards=jnp.zeros((1,)),
+    advantages=jnp.zeros((1,)),
+    group_id=number,
+    prompt_id=number.astype(jnp.uint32),
+    rollout_id=number.astype(jnp.uint32),
+    policy_version=number,
+  )

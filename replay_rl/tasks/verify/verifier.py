@@ -1,0 +1,169 @@
+"""Judges the text of responses to mathematical problems.
+
+A `Verifier` extracts the answer of each response (`extraction`), settles what a
+comparison of strings and exact numbers can settle (`equality.compare`), and has
+math-verify parse and compare the rest, in processes that may hang, crash or run
+out of memory without harm (`pool`).
+"""
+
+import collections
+import importlib.util
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from replay_rl.tasks.verify import equality
+from replay_rl.tasks.verify import extraction
+from replay_rl.tasks.verify import pool
+from replay_rl.tasks.verify import worker
+
+NO_ANSWER = 'no answer'
+STATUSES = (
+  worker.CORRECT,
+  worker.WRONG,
+  NO_ANSWER,
+  worker.TIMEOUT,
+  worker.CRASHED,
+  worker.UNREADABLE,
+)
+
+_STATUS_OF = {True: worker.CORRECT, False: worker.WRONG}
+
+
+class AnswerVerdict(NamedTuple):
+  """What is held of one response.
+
+  is_correct: whether status is 'correct'.
+  answer: what the response gave as its answer; None if it gave none. Cut to
+    max_answer_chars if it is longer, and then unreadable.
+  kind: how the answer was marked, see `extraction.extract`; '' if it is None.
+  status: 'correct' or 'wrong'; 'no answer'; 'unreadable' if it is too long or
+    cannot be parsed; 'timeout'; 'crashed' if the process that judged it died or
+    ran out of memory.
+  """
+
+  is_correct: bool
+  answer: str | None
+  kind: str
+  status: str
+
+
+class Verifier:
+  """Judges responses in processes of their own.
+
+  The same input gives the same verdicts, whatever the number of workers; only
+  an answer that takes about as long as the limit may differ. Used by one thread
+  at a time.
+  """
+
+  def __init__(
+    self,
+    *,
+    num_workers: int,
+    answer_timeout: float,
+    memory_limit: int,
+    max_answer_chars: int,
+  ):
+    """Starts the workers; they get ready while the caller goes on.
+
+    Args:
+      num_workers: processes, at least 1.
+      answer_timeout: seconds of processor time for one answer, positive.
+      memory_limit: bytes of address space of a worker; about 2^30 is ample.
+      max_answer_chars: longer answers are unreadable; at least 1.
+
+    Raises:
+      ImportError: if math-verify is not installed.
+      ValueError: if an argument is outside its range.
+    """
+    if max_answer_chars < 1:
+      raise ValueError(
+        f'max_answer_chars = {max_answer_chars}, must be at least 1.'
+      )
+    if importlib.util.find_spec('math_verify') is None:
+      raise ImportError(equality.MISSING)
+    self._max_answer_chars = max_answer_chars
+    self._pool = pool.Pool(
+      verify_fn=equality.verify,
+      # Builds the tables of the parser.
+      warm_up=(r'\frac{x}{2}+\sqrt{3}', r'\sqrt{3}+\frac{1}{2}x'),
+      num_workers=num_workers,
+      answer_timeout=answer_timeout,
+      memory_limit=memory_limit,
+    )
+
+  def __enter__(self) -> 'Verifier':
+    """Returns itself."""
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    """Closes the verifier."""
+    self.close()
+
+  def close(self) -> None:
+    """Kills the workers. May be called again."""
+    self._pool.close()
+
+  def pids(self) -> list[int]:
+    """Returns the process ids of the workers."""
+    return self._pool.pids()
+
+  def judge(
+    self, responses: Sequence[str], references: Sequence[str]
+  ) -> list[AnswerVerdict]:
+    """Returns a verdict for each response, in their order.
+
+    Args:
+      responses: any text.
+      references: the right answer of each, without a box around it.
+
+    Returns:
+      Verdicts. An answer that is given more than once to the same reference is
+      judged once.
+
+    Raises:
+      ValueError: if the lengths differ, if a reference is blank or longer than
+        max_answer_chars, or if the verifier is closed.
+      RuntimeError: if a worker cannot start.
+    """
+    if len(responses) != len(references):
+      raise ValueError(
+        f'{len(responses)} responses with {len(references)} references, must '
+        'be as many.'
+      )
+    limit = self._max_answer_chars
+    for row, reference in enumerate(references):
+      if not reference.strip() or len(reference) > limit:
+        raise ValueError(
+          f'references[{row}] = {reference[:80]!r} has {len(reference)} '
+          f'characters, must not be blank and have at most max_answer_chars = '
+          f'{limit}.'
+        )
+    answers = [extraction.extract(response) for response in responses]
+    statuses = {}
+    for answer, reference in zip(answers, references, strict=True):
+      if answer is not None and len(answer[0]) <= limit:
+        statuses[answer[0], reference] = None
+    for pair in statuses:
+      is_correct = equality.compare(*pair)
+      if is_correct is not None:
+        statuses[pair] = _STATUS_OF[is_correct]
+    left = [pair for pair, status in statuses.items() if status is None]
+    statuses.update(zip(left, self._pool.run(left), strict=True))
+
+    verdicts = []
+    for found, reference in zip(answers, references, strict=True):
+      if found is None:
+        verdicts.append(AnswerVerdict(False, None, '', NO_ANSWER))
+        continue
+      answer, kind = found
+      status = statuses.get((answer, reference), worker.UNREADABLE)
+      is_correct = status == worker.CORRECT
+      verdicts.append(AnswerVerdict(is_correct, answer[:limit], kind, status))
+    return verdicts
+
+
+def count(verdicts: Iterable[AnswerVerdict]) -> dict[str, int]:
+  """Returns how many verdicts there are of each status, zeros included."""
+  counts = collections.Counter(verdict.status for verdict in verdicts)
+  return {status: counts[status] for status in STATUSES}

@@ -1,0 +1,174 @@
+"""Tests of replay_rl.rl.gates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import parameterized
+
+from replay_rl import base
+from replay_rl.rl import gates
+
+
+def proposal_of(*, norm=1.0, num_updates=0, log_ratios=None, is_valid=None):
+  """An update of rows with these log ratios; the last token is padding."""
+  log_ratios = np.zeros((2, 2)) if log_ratios is None else np.array(log_ratios)
+  num_rows = len(log_ratios)
+  logprobs = jnp.asarray(np.pad(log_ratios, ((0, 0), (0, 1))), jnp.float32)
+  zeros_B = jnp.zeros(num_rows)
+  is_valid_B = (
+    jnp.ones(num_rows, bool) if is_valid is None else jnp.array(is_valid)
+  )
+  rollouts = base.Rollout(
+    tokens=jnp.zeros(logprobs.shape, jnp.int32),
+    loss_mask=jnp.ones(logprobs.shape, bool).at[:, -1].set(False),
+    # The padding would change every ratio.
+    behavior_logprobs=jnp.zeros(logprobs.shape).at[:, -1].set(-9.0),
+    rewards=zeros_B,
+    advantages=zeros_B,
+    group_id=zeros_B.astype(jnp.int32),
+    prompt_id=zeros_B.astype(jnp.uint32),
+    rollout_id=zeros_B.astype(jnp.uint32),
+    policy_version=zeros_B.astype(jnp.int32),
+  )
+  return base.Proposal(
+    batch=base.Batch(
+      rollouts=rollouts,
+      slots=jnp.arange(num_rows),
+      is_valid=is_valid_B,
+      is_fresh=is_valid_B,
+      probs=zeros_B,
+      num_eligible=jnp.int32(num_rows),
+    ),
+    outcome=base.Outcome(
+      loss=jnp.zeros(()),
+      logprobs=logprobs,
+      is_clipped=jnp.zeros(logprobs.shape, bool),
+      row_weights=jnp.ones(num_rows),
+      grad_norm=jnp.ones(()),
+      output_projection_grad_norm=jnp.float32(norm),
+    ),
+    gradients={},
+    step=jnp.int32(7),
+    num_updates_since_fresh=jnp.int32(num_updates),
+  )
+
+
+def numbers(verdict):
+  return [float(x) for x in verdict]
+
+
+class AcceptAllTest(parameterized.TestCase):
+  def test_changes_nothing(self):
+    gate = gates.accept_all()
+    verdict, state = gate.judge(gate.init(), proposal_of())
+    self.assertEqual(numbers(verdict), [True, False, 1.0])
+    self.assertEqual(state, ())
+
+
+class EssScaledRateTest(parameterized.TestCase):
+  @parameterized.parameters(
+    # The sequences have weights 1, 2 and 3: the ESS is 36 / (3 * 14) = 0.857.
+    (0.9, None, 36 / 42 / 0.9),
+    (0.5, None, 1.0),
+    # Of the weights 1 and 3: 16 / (2 * 10).
+    (1.0, [True, False, True], 0.8),
+    (1.0, [False, False, False], 0.0),
+  )
+  def test_rate_scale_by_hand(self, on_policy_ess, is_valid, expected):
+    log_ratios = np.log([[1.0, 1.0], [4.0, 0.5], [1.5, 2.0]])
+    proposal = proposal_of(log_ratios=log_ratios, is_valid=is_valid)
+
+    @jax.jit
+    def judge(on_policy_ess):
+      gate = gates.ess_scaled_rate(on_policy_ess=on_policy_ess)
+      return gate.judge(gate.init(), proposal)
+
+    gate = gates.ess_scaled_rate(on_policy_ess=on_policy_ess)
+    for verdict, state in (
+      gate.judge(gate.init(), proposal),
+      judge(on_policy_ess),
+    ):
+      np.testing.assert_allclose(
+        numbers(verdict), [True, False, expected], rtol=1e-5
+      )
+      self.assertEqual(state, ())
+
+  def test_one_huge_ratio_leaves_one_row_that_counts(self):
+    gate = gates.ess_scaled_rate(on_policy_ess=1.0)
+    for log_ratio in (500.0, np.inf):
+      verdict, _ = gate.judge((), proposal_of(log_ratios=[[0.0], [log_ratio]]))
+      self.assertEqual(float(verdict.rate_scale), 0.5)
+
+  @parameterized.parameters(0.0, 1.5)
+  def test_wrong_constants_raise(self, value):
+    with self.assertRaisesRegex(ValueError, r'^on_policy_ess = .*in \(0, 1\]'):
+      gates.ess_scaled_rate(on_policy_ess=value)
+
+
+class GradientGateTest(parameterized.TestCase):
+  def judged(self, norms_and_updates, *, threshold, window=2):
+    """The verdicts on updates with these norms, in order, and the state."""
+    gate = gates.gradient_gate(threshold=threshold, window=window)
+    judge = jax.jit(gate.judge)
+    state, verdicts = gate.init(), []
+    for norm, num_updates in norms_and_updates:
+      proposal = proposal_of(norm=norm, num_updates=num_updates)
+      verdict, state = judge(state, proposal)
+      verdicts.append(numbers(verdict))
+    return verdicts, state
+
+  def test_a_surge_is_refused_by_hand(self):
+    # The increments 1 and 3 have mean 2 and deviation 1: at the norm 7.4 the
+    # increment is 2.4 and z = 0.4.
+    norms = [(1.0, 0), (2.0, 1), (5.0, 2), (7.4, 3)]
+    accepted = [True, False, 1.0]
+    verdicts, state = self.judged(norms, threshold=0.41)
+    self.assertEqual(verdicts, [accepted] * 4)
+    # The fourth wrote its increment over the first one.
+    np.testing.assert_allclose(state.differences, [2.4, 3.0], rtol=1e-5)
+    self.assertEqual(int(state.num_differences), 3)
+
+    verdicts, state = self.judged(norms, threshold=0.39)
+    self.assertEqual(verdicts, [accepted] * 3 + [[False, True, 1.0]])
+    # The refused update left no trace.
+    np.testing.assert_allclose(state.differences, [1.0, 3.0])
+    self.assertEqual(int(state.num_differences), 2)
+    self.assertEqual(float(state.previous_norm), 5.0)
+
+  def test_the_first_update_after_generation_is_accepted(self):
+    norms = [(1.0, 0), (2.0, 1), (5.0, 2), (70.0, 0)]
+    verdicts, _ = self.judged(norms, threshold=0.1)
+    self.assertEqual(verdicts[-1], [True, False, 1.0])
+
+  def test_a_window_that_is_not_full_accepts(self):
+    norms = [(1.0, 0), (2.0, 1), (5.0, 2), (70.0, 3)]
+    verdicts, state = self.judged(norms, threshold=0.1, window=3)
+    self.assertEqual(verdicts[-1], [True, False, 1.0])
+    np.testing.assert_allclose(state.differences, [1.0, 3.0, 65.0])
+
+  def test_an_infinite_threshold_accepts_any_surge(self):
+    norms = [(1.0, 0), (1.0, 1), (1.0, 2), (3e38, 3), (np.inf, 4)]
+    verdicts, _ = self.judged(norms, threshold=jnp.inf)
+    self.assertEqual(verdicts, [[True, False, 1.0]] * 5)
+
+  def test_a_threshold_may_be_traced(self):
+    state = gates.GradientGateState(
+      jnp.array([1.0, 3.0]), jnp.int32(2), jnp.float32(5.0)
+    )
+
+    @jax.jit
+    def is_accepted(threshold):
+      gate = gates.gradient_gate(threshold=threshold, window=2)
+      proposal = proposal_of(norm=7.4, num_updates=1)
+      return gate.judge(state, proposal)[0].is_accepted
+
+    self.assertEqual([is_accepted(x) for x in (0.39, 0.41)], [False, True])
+
+  @parameterized.parameters(
+    ({'threshold': -0.1, 'window': 2}, r'threshold = -0.1: must be in \[0, in'),
+    ({'threshold': 0.1, 'window': 1}, r'window = 1: must be in \[2, inf\)'),
+    ({'threshold': 0.1, 'window': 2.0}, 'window = 2.0: must be of type int'),
+  )
+  def test_wrong_constants_raise(self, constants, message):
+    with self.assertRaisesRegex(ValueError, f'^{message}'):
+      gates.gradient_gate(**constants)

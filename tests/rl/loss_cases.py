@@ -1,0 +1,102 @@
+"""Losses with their constants, and batches to compute them on."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replay_rl import base
+from replay_rl.rl import losses
+
+CUTOFF = 0.1  # Of the square of the log ratio, for M2PO.
+
+
+def of_arrays(loss_fn, **constants):
+  """The loss as a function of the four arrays that all losses read."""
+
+  def compute(logprobs, behavior_logprobs, advantages, loss_mask):
+    inputs = base.LossInputs(
+      logprobs=logprobs,
+      behavior_logprobs=behavior_logprobs,
+      advantages=advantages,
+      loss_mask=loss_mask,
+      age=jnp.zeros(loss_mask.shape[0], jnp.int32),
+      statistics={'second_moment_cutoff': jnp.float32(CUTOFF)},
+    )
+    return loss_fn(inputs, **constants)
+
+  return compute
+
+
+LOSSES = {
+  'clipped_surrogate': of_arrays(
+    losses.clipped_surrogate, clip_low=0.2, clip_high=0.3, dual_clip=3.0
+  ),
+  'gspo': of_arrays(losses.gspo, clip_low=0.2, clip_high=0.3),
+  'm2po': of_arrays(losses.m2po),
+  'reinforce': of_arrays(losses.reinforce),
+  'asymre': of_arrays(losses.asymre, delta_v=-0.1),
+  'truncated_importance_sampling': of_arrays(
+    losses.truncated_importance_sampling, max_ratio=2.0
+  ),
+  'cispo': of_arrays(losses.cispo, clip_low=0.2, clip_high=0.3),
+  'topr': of_arrays(losses.topr),
+}
+# The same, without any bound but that on the log ratio.
+UNBOUNDED = LOSSES | {
+  'clipped_surrogate': of_arrays(
+    losses.clipped_surrogate, clip_low=1.0, clip_high=np.inf, dual_clip=None
+  ),
+  'gspo': of_arrays(losses.gspo, clip_low=1.0, clip_high=np.inf),
+  'truncated_importance_sampling': of_arrays(
+    losses.truncated_importance_sampling, max_ratio=np.inf
+  ),
+  'cispo': of_arrays(losses.cispo, clip_low=1.0, clip_high=np.inf),
+}
+NORMALIZERS = {
+  'token_mean': losses.token_mean,
+  'sequence_mean': losses.sequence_mean,
+  'constant': functools.partial(losses.constant, tokens_per_row=6.0),
+}
+
+
+def random_batch(has_empty_row=True):
+  """Eight rows of six tokens: prompt, response, padding, and an empty row."""
+  rng = np.random.default_rng(0)
+  logprobs = rng.normal(-1.0, 0.5, (8, 6)).astype(np.float32)
+  behavior_logprobs = rng.normal(-1.0, 0.5, (8, 6)).astype(np.float32)
+  advantages = rng.normal(size=8).astype(np.float32)
+  prompt_lengths = rng.integers(1, 3, (8, 1))
+  ends = rng.integers(3, 7, (8, 1))
+  positions = np.arange(6)[None, :]
+  loss_mask = (positions >= prompt_lengths) & (positions < ends)
+  loss_mask[3] &= not has_empty_row
+  return logprobs, behavior_logprobs, advantages, loss_mask
+
+
+def one_row(log_ratios, advantage):
+  """A row of tokens with log pi = -1, after a masked token."""
+  ratios = np.array([[0.0, *log_ratios]], np.float32)
+  logprobs = jnp.full_like(ratios, -1.0)
+  mask = jnp.arange(ratios.shape[1])[None] > 0
+  return logprobs, logprobs - ratios, jnp.array([advantage]), mask
+
+
+def value_and_grad(loss_fn, batch):
+  """The per-token loss, and the gradient of its sum to the log-probs."""
+
+  def total(logprobs):
+    token_loss = loss_fn(logprobs, *batch[1:])
+    return jnp.sum(token_loss.loss), token_loss
+
+  (_, token_loss), grads = jax.value_and_grad(total, has_aux=True)(batch[0])
+  return token_loss, grads
+
+
+def check_row(loss_fn, log_ratios, advantage, *, loss, grad, is_clipped):
+  """Compares the tokens after the masked one with values worked out by hand."""
+  token_loss, grads = value_and_grad(loss_fn, one_row(log_ratios, advantage))
+  np.testing.assert_allclose(token_loss.loss, [[0.0, *loss]], rtol=1e-5)
+  np.testing.assert_allclose(grads, [[0.0, *grad]], rtol=1e-5)
+  np.testing.assert_array_equal(token_loss.is_clipped, [[False, *is_clipped]])

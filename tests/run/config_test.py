@@ -1,0 +1,236 @@
+"""Tests of the checks of a configuration."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from configs import math_llama3_2_3b
+from configs import math_qwen2_5_7b
+from configs import quickstart
+from replay_rl import constants
+from replay_rl.run import config as config_lib
+
+_ROPE = dict.fromkeys(
+  ('factor', 'low_freq_factor', 'high_freq_factor', 'original_max_context'), 2.0
+)
+
+
+def _changed(config: config_lib.Config, changes) -> config_lib.Config:
+  """Returns the config, with `{'section.field': value}` changed."""
+  for path, value in changes.items():
+    *sections, field = path.split('.')
+    owner = functools.reduce(getattr, sections, config)
+    assert hasattr(owner, field), path
+    setattr(owner, field, value)
+  return config
+
+
+def _sections(settings: Any) -> list[Any]:
+  """Returns a config and all dataclasses in it."""
+  values = (getattr(settings, f.name) for f in dataclasses.fields(settings))
+  inner = [value for value in values if dataclasses.is_dataclass(value)]
+  return [settings, *(part for one in inner for part in _sections(one))]
+
+
+class FieldsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ('seed', -1, 'be in [0, inf)'),
+    ('seed', 2**40, 'fit a 32-bit number'),
+    ('num_iterations', 1.5, 'be of type int'),
+    ('num_iterations', 0, 'be in [1, inf)'),
+    ('name', None, 'be of type str'),
+    ('vmap_seeds', 1, 'be of type bool'),
+    ('mu', math.nan, 'be in [0, inf)'),
+    ('mu', math.inf, 'be in [0, inf)'),
+    ('sampler.group_size', 1, 'be in [2, inf)'),
+    ('sampler.temperature', 0, 'be in (0, inf)'),
+    ('sampler.top_k', 'a', 'be of type int or None'),
+    ('sampler.top_k', 0, 'be in [1, inf)'),
+    ('sampler.top_p', 1.5, 'be in (0, 1]'),
+    ('replay.batch_size', True, 'be of type int or None'),
+    ('replay.updates_per_iteration', 0.0, 'be in (0, inf)'),
+    ('replay.updates_per_iteration', 10**400, 'fit a 32-bit number'),
+    ('replay.weights', 3, 'be of type str or None'),
+    ('optimizer.learning_rate', 1e39, 'fit a 32-bit number'),
+    ('optimizer.max_grad_norm', 0, 'be in (0, inf]'),
+    ('optimizer.max_grad_norm', math.nan, 'be in (0, inf]'),
+    ('optimizer.logits_chunk', 0, 'be in [1, inf)'),
+    ('model.d_model', -8, 'be in [1, inf)'),
+    ('model.qk_norm', 1, 'be of type bool or None'),
+    ('mesh.shape', None, 'be of type dict'),
+    ('sampler', {'num_prompts': 4}, 'be of type Sampler'),
+    ('text', 'x', 'be of type Text or None'),
+  )
+  def test_a_wrong_value_is_answered_with_what_is_allowed(
+    self, name, value, allowed
+  ):
+    config = _changed(quickstart.get_config(), {name: value})
+    with self.assertRaisesWithLiteralMatch(
+      ValueError, f'{name} = {value!r}: must {allowed}'
+    ):
+      config_lib.validate(config)
+
+  @parameterized.parameters(0, True, 1.5, None)
+  def test_a_limit_of_memory_is_bytes(self, limit):
+    config = math_qwen2_5_7b.get_config()
+    config.text.memory_limit = 2**40
+    config_lib.validate(config)
+    config.text.memory_limit = limit
+    with self.assertRaisesWithLiteralMatch(
+      ValueError,
+      f'text.memory_limit = {limit}: must be a whole number in [1, inf)',
+    ):
+      config_lib.validate(config)
+
+  def test_a_gradient_may_be_left_as_it_is(self):
+    config_lib.validate(
+      _changed(quickstart.get_config(), {'optimizer.max_grad_norm': math.inf})
+    )
+
+  def test_every_number_has_a_range(self):
+    for settings in _sections(math_qwen2_5_7b.get_config()):
+      for name, constant in constants.of_function(type(settings)).items():
+        self.assertNotEmpty(constant.types, name)  # Else nothing is checked.
+        if name != 'memory_limit' and {int, float} & {*constant.types}:
+          self.assertIsNotNone(constant.interval, name)
+
+  def test_has_at_most_60_fields_beside_those_of_model_and_text(self):
+    fields = config_lib.flatten(quickstart.get_config())
+    fields = [name for name in fields if not name.startswith('model.')]
+    self.assertLessEqual(len(fields), 60)
+
+
+class RulesTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (
+      {'replay.capacity': 495},
+      'replay.capacity = 495: must be at least 496, the rollouts of an '
+      'iteration (sampler.num_prompts = 62 x sampler.group_size = 8)',
+    ),
+    (
+      {'replay.batch_size': 1985},
+      'replay.capacity = 1984: must be at least replay.batch_size = 1985',
+    ),
+    (
+      {'sampler.weight_lag': 3},
+      'sampler.weight_lag = 3: must be a multiple of '
+      'replay.updates_per_iteration = 2, so that it is a whole number of '
+      'iterations',
+    ),
+    (
+      {'sampler.weight_lag': 4, 'replay.updates_per_iteration': 2.5},
+      'sampler.weight_lag = 4: must be a multiple of '
+      'replay.updates_per_iteration = 2.5, so that it is a whole number of '
+      'iterations',
+    ),
+    (
+      {'warm_start.warmup_steps': 400},
+      'warm_start.warmup_steps = 400: must be below warm_start.num_steps = 400',
+    ),
+    (
+      {'mesh.buffer_memory': 'disk'},
+      "mesh.buffer_memory = 'disk': must be one of ('device', 'pinned_host')",
+    ),
+    (
+      {'mesh.buffer_memory': 'pinned_host'},
+      "mesh.buffer_memory = 'pinned_host': must be 'device' for num_seeds = 4; "
+      'a program over seeds would move the buffer',
+    ),
+    ({'task': 'problems()'}, "text = None: must be given for task = 'problems"),
+    (
+      {'model.checkpoint': 'x'},
+      "warm_start.num_steps = 400: must be 0 where model.checkpoint = 'x'",
+    ),
+    (
+      {'model.d_ff': None, 'model.qk_norm': None},
+      'model.d_ff, model.qk_norm = None: must be given where model.checkpoint '
+      '= None',
+    ),
+    (
+      {'model.rope_scaling': {'factor': 2.0}},
+      "model.rope_scaling = {'factor': 2.0}: must have positive numbers for "
+      'factor, low_freq_factor, high_freq_factor, original_max_context',
+    ),
+    (
+      {'model.rope_scaling': _ROPE | {'factor': 0.0}},
+      "model.rope_scaling = {'factor': 0.0,",
+    ),
+    (
+      {'model.rope_scaling': _ROPE | {'factor': math.nan}},
+      "model.rope_scaling = {'factor': nan,",
+    ),
+    (
+      {'model.rope_scaling': _ROPE | {'factor': True}},
+      "model.rope_scaling = {'factor': True,",
+    ),
+  )
+  def test_of_a_run_without_text(self, changes, message):
+    with self.assertRaises(ValueError) as raised:
+      config_lib.validate(_changed(quickstart.get_config(), changes))
+    self.assertStartsWith(str(raised.exception), message)
+
+  @parameterized.parameters(
+    ({'task': 'addition()'}, "must be None for task = 'addition()'"),
+    (
+      {'warm_start.num_steps': 2, 'model.checkpoint': None},
+      "warm_start.num_steps = 2: must be 0 for task = 'problems()', which has "
+      'no teacher',
+    ),
+    (
+      {'text.evaluation_problems': None},
+      'evaluation.every = 50: must be 0 where text.evaluation_problems = None',
+    ),
+    ({'text.num_workers': 0}, 'text.num_workers = 0: must be in [1, inf)'),
+  )
+  def test_of_a_run_in_text(self, changes, message):
+    with self.assertRaises(ValueError) as raised:
+      config_lib.validate(_changed(math_qwen2_5_7b.get_config(), changes))
+    self.assertEndsWith(str(raised.exception), message)
+
+  @parameterized.parameters(
+    ({'replay.capacity': 496, 'replay.batch_size': 496},),
+    ({'replay.batch_size': 1984},),
+    ({'sampler.weight_lag': 4},),
+    ({'sampler.weight_lag': 5, 'replay.updates_per_iteration': 2.5},),
+    # As a float, 0.1 divides neither 1 nor 3.
+    ({'sampler.weight_lag': 3, 'replay.updates_per_iteration': 0.1},),
+    ({'sampler.weight_lag': 1, 'replay.updates_per_iteration': 1e-5},),
+    ({'warm_start.warmup_steps': 399},),
+    ({'warm_start.num_steps': 0, 'model.checkpoint': 'x'},),
+    ({'mesh.buffer_memory': 'pinned_host', 'num_seeds': 1},),
+    ({'model.rope_scaling': _ROPE},),
+  )
+  def test_what_is_just_allowed(self, changes):
+    config_lib.validate(_changed(quickstart.get_config(), changes))
+
+  def test_a_run_in_text_need_not_be_evaluated(self):
+    config_lib.validate(
+      _changed(
+        math_qwen2_5_7b.get_config(),
+        {'evaluation.every': 0, 'text.evaluation_problems': None},
+      )
+    )
+
+
+class ModelTest(absltest.TestCase):
+  def test_a_checkpoint_alone_gives_the_shape(self):
+    config = math_llama3_2_3b.get_config()
+    self.assertEmpty(config_lib.missing_shape(config.model))
+    config.model = config_lib.pretrained('folder', compute_dtype='bfloat16')
+    config_lib.validate(config)
+    self.assertEqual(config.model.checkpoint, 'folder')
+    self.assertEqual(config.model.compute_dtype, 'bfloat16')
+    self.assertLen(config_lib.missing_shape(config.model), 11)
+
+  def test_a_part_of_the_shape_may_be_given_with_a_checkpoint(self):
+    model = math_qwen2_5_7b.get_config().model
+    model.num_layers = None
+    self.assertEqual(config_lib.missing_shape(model), ['num_layers'])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,87 @@
+"""Tests of how overrides on the command line are read."""
+
+import dataclasses
+import math
+import pathlib
+import sys
+from typing import Annotated
+from unittest import mock
+
+from absl import flags
+from absl.testing import absltest
+from absl.testing import parameterized
+from ml_collections import config_flags
+
+from replay_rl.run import config as config_lib
+from replay_rl.run import overrides
+
+_PATH = pathlib.Path(__file__).parents[2] / 'configs' / 'quickstart.py'
+
+
+@dataclasses.dataclass
+class _Inner:
+  count: Annotated[int, 'of this test']
+
+
+@dataclasses.dataclass
+class _Outer:
+  inner: _Inner | None
+
+
+class OverridesTest(parameterized.TestCase):
+  def _parsed(self, *overrides) -> config_lib.Config:
+    own = flags.FlagValues()
+    argv = ['train', f'--config={_PATH}', *overrides]
+    # ml_collections looks for overrides in sys.argv.
+    with mock.patch.object(sys, 'argv', argv):
+      holder = config_flags.DEFINE_config_file('config', flag_values=own)
+      own(argv)
+    return holder.value
+
+  @parameterized.parameters(
+    ('replay.capacity=640', 640),
+    ('sampler.top_k=5', 5),
+    ('sampler.top_k=None', None),
+    ('sampler.top_p=0.5', 0.5),
+    ('replay.batch_size=None', None),
+    ('replay.updates_per_iteration=2.5', 2.5),
+    ('replay.weights=uniform()', 'uniform()'),
+    ('replay.weights=None', None),
+    ('optimizer.max_grad_norm=inf', math.inf),
+    ('logging.tensorboard=False', False),
+    ('model.qk_norm=True', True),
+    ('model.rope_scaling=null', None),
+    ('mesh.shape={"data": 2}', {'data': 2}),
+    ('mesh.sampler_shape={"data": 2}', {'data': 2}),
+    ('name=None', 'None'),
+  )
+  def test_a_field_is_read_by_its_type(self, override, value):
+    name = override.partition('=')[0]
+    config = self._parsed(f'--config.{override}')
+    found = config_lib.flatten(config)[name]
+    self.assertEqual(found, value)
+    self.assertIs(type(found), type(value))
+
+  @parameterized.parameters(
+    ('replay.capacity=abc', 'abc'),
+    ('replay.capacity=None', 'None'),
+    ('mesh.shape=[1]', 'must be a JSON object'),
+    ('mesh.shape={', 'must be JSON'),
+  )
+  def test_another_type_is_refused(self, override, message):
+    with self.assertRaisesRegex(flags.IllegalFlagValueError, message):
+      self._parsed(f'--config.{override}')
+
+  def test_a_section_that_may_be_none_is_registered_too(self):
+    overrides.register(_Outer)
+    own = flags.FlagValues()
+    argv = ['train', '--outer.inner.count=3']
+    config_flags.DEFINE_config_dataclass(
+      'outer', _Outer(_Inner(1)), flag_values=own, sys_argv=argv
+    )
+    own(argv)
+    self.assertEqual(own.outer, _Outer(_Inner(3)))
+
+
+if __name__ == '__main__':
+  absltest.main()
