@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import machine
 
 from replay_rl import base
-from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import chips
+from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.parallel import mesh as mesh_lib

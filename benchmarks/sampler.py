@@ -78,6 +78,7 @@ def report_size(size, config, rows, prompt_length, new_tokens):
   prompts = base.Prompts(
     tokens=tokens[:, :prompt_length],
     lengths=jnp.full((rows,), prompt_length, jnp.int32),
+    prompt_id=jnp.zeros((rows,), jnp.uint32),
     references=(),
   )
 
@@ -88,6 +89,7 @@ def report_size(size, config, rows, prompt_length, new_tokens):
       params,
       key,
       prompts,
+      jnp.arange(rows, dtype=jnp.uint32),
       max_new_tokens=max_new_tokens,
       eos_ids=(0,),
       pad_id=0,

@@ -253,7 +253,9 @@ def _check_finite(
   lines: list[dict[str, Any]], manager: ocp.CheckpointManager
 ) -> None:
   for line in lines:
-    for name in ('loss', 'grad_norm', 'reward'):
+    # Without an update on any row there is neither a loss nor a gradient.
+    has_loss = line['updates/applied'] + line['updates/refused'] > 0
+    for name in ('reward', 'loss', 'grad_norm') if has_loss else ('reward',):
       if not math.isfinite(line[name]):
         manager.wait_until_finished()
         step = manager.latest_step()

@@ -13,9 +13,10 @@ GSM8K, downloaded, or from files of the original:
     python scripts/prepare_data.py --source=gsm8k --out=data \\
         --input=train=train.jsonl.gz,test=test.jsonl
 
-Prints what was read, dropped and written, and which problems of the benchmarks
-the set holds too. Lines that are broken, empty or double end it with an error,
-unless `--allow` names what to drop. Nothing is written then.
+Prints how many lines it read, dropped and wrote, and which problems of the
+benchmarks the set holds too. A line that is broken, empty or double is an
+error, and nothing is written, unless `--allow` names its kind: such lines are
+dropped.
 """
 
 import hashlib
@@ -37,21 +38,21 @@ _SOURCE = flags.DEFINE_enum(
   'source',
   None,
   ['gsm8k', 'jsonl'],
-  'gsm8k: the official TFDS builder. jsonl: any set, in its own order.',
+  'gsm8k: GSM8K, by the TFDS builder. jsonl: any set, in the order of its file',
 )
 _INPUT = flags.DEFINE_list(
   'input',
   [],
-  'Files, as SPLIT=FILE,SPLIT=FILE. With --source=gsm8k none: download.',
+  'Files, as SPLIT=FILE,SPLIT=FILE. Without them, --source=gsm8k downloads.',
 )
 _NAME = flags.DEFINE_string(
-  'name', None, 'Of the set, with --source=jsonl: letters, digits, underscores.'
+  'name', None, 'Name of the set: letters, digits, underscores. For jsonl only.'
 )
 _OUT = flags.DEFINE_string('out', None, 'Folder of datasets to write into.')
 _ALLOW = flags.DEFINE_list(
   'allow',
   [],
-  'What to drop and count, with --source=jsonl, of: '
+  'Kinds of lines to drop and count, with --source=jsonl, of: '
   f'{", ".join(problems_lib.KINDS)}.',
 )
 _BENCHMARKS = flags.DEFINE_list(
@@ -84,7 +85,7 @@ def prepare_gsm8k(
   """Writes GSM8K by the official builder.
 
   Args:
-    files: the originals by split, plain or .gz; if none, they are downloaded.
+    files: the originals by split, plain or .gz; {} to download them.
     out: folder of datasets.
     fetch: returns the content of a URL.
 
@@ -92,13 +93,14 @@ def prepare_gsm8k(
     The folder written, and the problems of each split.
 
   Raises:
-    ValueError: if a file is wrong, or not the published one when downloaded.
+    ValueError: a line of a file is refused, or a download is not the published
+      file.
   """
-  # Imported here, so that --help needs no further packages.
+  # Imported here, so that --help needs no packages of the extra [math].
   from replay_rl.tasks.text import datasets
 
   with tempfile.TemporaryDirectory() as folder:
-    # The builder reads neither packed files nor ones from memory.
+    # The builder reads plain files only.
     plain = {name: pathlib.Path(folder) / f'{name}.jsonl' for name in files}
     for name, path in files.items():
       plain[name].write_bytes(problems_lib.unpacked(path))
@@ -130,7 +132,7 @@ def prepare_jsonl(
     The folder written, and the problems of each split.
 
   Raises:
-    ValueError: if a file or the name is wrong.
+    ValueError: a line of a file, or the name, is refused.
   """
   from replay_rl.tasks.text import datasets
 
@@ -156,18 +158,18 @@ def print_overlap(
   """
   for name, benchmark in benchmarks.items():
     for split, problems in splits.items():
-      found = problems_lib.overlap(problems, benchmark, num_words=num_words)
-      num_exact = sum(entry.is_exact for entry in found)
+      shared = problems_lib.overlap(problems, benchmark, num_words=num_words)
+      num_exact = sum(entry.is_exact for entry in shared)
       print(
-        f'{split} holds {len(found)} of the {len(benchmark)} problems of '
-        f'{name}: {num_exact} exact, {len(found) - num_exact} near'
+        f'{split} holds {len(shared)} of the {len(benchmark)} problems of '
+        f'{name}: {num_exact} exact, {len(shared) - num_exact} near'
       )
-      for entry in found[:_NUM_SHOWN]:
-        shared = f'{entry.num_shared} runs of {num_words} words'
-        kind = 'exact' if entry.is_exact else shared
+      for entry in shared[:_NUM_SHOWN]:
+        runs = f'{entry.num_shared} runs of {num_words} words'
+        kind = 'exact' if entry.is_exact else runs
         print(f'  {entry.benchmark_id} is like {entry.train_id} ({kind})')
-      if len(found) > _NUM_SHOWN:
-        print(f'  and {len(found) - _NUM_SHOWN} more')
+      if len(shared) > _NUM_SHOWN:
+        print(f'  and {len(shared) - _NUM_SHOWN} more')
 
 
 def _read(
@@ -187,9 +189,9 @@ def _download_gsm8k(
   for split, expected in GSM8K_SHA256.items():
     url = GSM8K_URL.format(split=split)
     content = fetch(url)
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-      raise ValueError(f'{url}: sha256 is {found}, must be {expected}.')
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != expected:
+      raise ValueError(f'sha256 of {url} = {sha256}: must be {expected}')
     paths[split] = folder / f'{split}.jsonl'
     paths[split].write_bytes(content)
   return paths
@@ -207,7 +209,7 @@ def _files(entries: Sequence[str]) -> dict[str, pathlib.Path]:
     split, sign, path = entry.partition('=')
     if not sign or not path or split in files:
       raise ValueError(
-        f'--input = {entry!r}, must be SPLIT=FILE, each split once.'
+        f'--input = {entry!r}: must be SPLIT=FILE, each split once'
       )
     files[split] = pathlib.Path(path)
   return files
@@ -215,15 +217,18 @@ def _files(entries: Sequence[str]) -> dict[str, pathlib.Path]:
 
 def _check_flags() -> None:
   if _SOURCE.value == 'jsonl' and not (_NAME.value and _INPUT.value):
-    raise ValueError('--source=jsonl needs --name and --input.')
+    raise ValueError(
+      f'--name = {_NAME.value!r}, --input = {_INPUT.value}: must be given with '
+      '--source=jsonl'
+    )
   if _SOURCE.value == 'gsm8k' and (_NAME.value or _ALLOW.value):
     raise ValueError(
-      '--source=gsm8k has its name and drops nothing: give neither --name nor '
-      '--allow.'
+      f'--name = {_NAME.value!r}, --allow = {_ALLOW.value}: must be absent '
+      'with --source=gsm8k'
     )
   if _OVERLAP_WORDS.value < 1:
     raise ValueError(
-      f'--overlap_words = {_OVERLAP_WORDS.value}, must be at least 1.'
+      f'--overlap_words = {_OVERLAP_WORDS.value}: must be at least 1'
     )
 
 
@@ -231,11 +236,13 @@ def main(arguments: Sequence[str]) -> int:
   """Makes one dataset; returns the exit code."""
   try:
     if len(arguments) > 1:
-      raise ValueError(f'unknown arguments {arguments[1:]}; see --help.')
+      raise ValueError(
+        f'arguments = {arguments[1:]}: must be flags, see --help'
+      )
     _check_flags()
     out = pathlib.Path(_OUT.value)
     files = _files(_INPUT.value)
-    # Read first, so that nothing is written if one is wrong.
+    # The benchmarks first, so that nothing is written if one is refused.
     benchmarks = {
       path: _read(pathlib.Path(path), source=path, allowed=frozenset())
       for path in _BENCHMARKS.value

@@ -14,12 +14,12 @@ import rich.console
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl import command_line
 from replay_rl import compile_check
 from replay_rl.fit import compilation
 from replay_rl.fit import fitting
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
-from replay_rl import command_line
 from tests import tpu_library
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -95,7 +95,7 @@ class MainTest(parameterized.TestCase):
   def test_a_chip_with_too_little_memory(self):
     programs = compilation.programs
     with mock.patch.object(
-      compiled,
+      compilation,
       'programs',
       side_effect=lambda *of_run: itertools.islice(programs(*of_run), 1),
     ):
@@ -107,7 +107,9 @@ class MainTest(parameterized.TestCase):
 
   def test_a_mesh_may_leave_chips_unused(self):
     program = compilation.Program('init', None, None, None, 'no room', 1.0)
-    with mock.patch.object(compiled, 'programs', return_value=iter([program])):
+    with mock.patch.object(
+      compilation, 'programs', return_value=iter([program])
+    ):
       status, out, _ = _main(self.config, '--topology=cpu:8')
     self.assertEqual(status, 1)
     self.assertIn('data 1 x fsdp 1 x tensor 1: 1 of 8 chips are used', out)
@@ -116,7 +118,9 @@ class MainTest(parameterized.TestCase):
   def test_a_program_that_cannot_be_read_is_said(self):
     memory = compilation.Memory(1, 1, 1, 1, 1, 1, 1)
     program = compilation.Program('init', memory, None, None, 'odd', 1.0)
-    with mock.patch.object(compiled, 'programs', return_value=iter([program])):
+    with mock.patch.object(
+      compilation, 'programs', return_value=iter([program])
+    ):
       status, out, _ = _main(self.config, '--topology=cpu:8')
     self.assertEqual(status, 0)
     self.assertIn('init cannot be read: odd', out)
@@ -132,7 +136,9 @@ class MainTest(parameterized.TestCase):
       )
     ]
     memory = compilation.Memory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
-    program = compilation.Program('act', memory, exact(2 * 10**12), found, None, 1)
+    program = compilation.Program(
+      'act', memory, exact(2 * 10**12), found, None, 1
+    )
     chips = compile_check.topology_lib.Topology('v5e:2x2', 16e9, range(4))
     out = io.StringIO()
     compile_check.show(

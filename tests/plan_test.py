@@ -11,10 +11,10 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl import command_line
 from replay_rl import plan
 from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import families
-from replay_rl import command_line
 from replay_rl.run import config as config_lib
 from tests import tiny
 from tests.launchers import shell_test

@@ -64,7 +64,7 @@ class PrepareDataTest(parameterized.TestCase):
     )
     for line in [
       'tiny-train: 2 problems in 3 lines',
-      '  dropped 1 broken_line (lines 3; the first: problem = None, must be',
+      '  dropped 1 broken_line (lines 3; the first: problem = None: must be',
       f'wrote {folder}',
       f'train holds 2 of the 2 problems of {benchmark}: 1 exact, 1 near',
       '  b is like b (exact)',
@@ -106,7 +106,7 @@ class PrepareDataTest(parameterized.TestCase):
       asked.append(url)
       return b'something else'
 
-    with self.assertRaisesRegex(ValueError, 'train.jsonl: sha256 is .* must'):
+    with self.assertRaisesRegex(ValueError, 'train.jsonl = .*: must be'):
       prepare_data.prepare_gsm8k({}, out=self.out, fetch=fetch)
     self.assertLen(asked, 1)
     self.assertFalse(self.out.exists())
@@ -154,16 +154,16 @@ class PrepareDataTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-    ({'source': 'jsonl', 'name': 'x'}, 'needs --name and --input'),
-    ({'source': 'jsonl', 'input': ['a=b']}, 'needs --name and --input'),
-    ({'source': 'gsm8k', 'name': 'x'}, 'give neither --name'),
-    ({'source': 'gsm8k', 'allow': ['broken_line']}, 'nor --allow'),
+    ({'source': 'jsonl', 'name': 'x'}, '--input = []: must be given'),
+    ({'source': 'jsonl', 'input': ['a=b']}, '--name = None, --input'),
+    ({'source': 'gsm8k', 'name': 'x'}, "--name = 'x', --allow = []: must be"),
+    ({'source': 'gsm8k', 'allow': ['broken_line']}, 'must be absent'),
     ({'source': 'gsm8k', 'input': ['x.jsonl']}, 'must be SPLIT=FILE'),
     ({'source': 'gsm8k', 'input': ['x=']}, 'must be SPLIT=FILE'),
     ({'source': 'gsm8k', 'input': ['x=a', 'x=b']}, 'each split once'),
-    ({'source': 'gsm8k', 'input': ['train=no']}, 'no: no such file'),
-    ({'source': 'gsm8k', 'benchmarks': ['no']}, 'no: no such file'),
-    ({'source': 'gsm8k', 'overlap_words': 0}, '--overlap_words = 0'),
+    ({'source': 'gsm8k', 'input': ['train=no']}, "path = 'no': must be a file"),
+    ({'source': 'gsm8k', 'benchmarks': ['no']}, "path = 'no': must be a file"),
+    ({'source': 'gsm8k', 'overlap_words': 0}, '--overlap_words = 0: must be'),
     (
       {'source': 'jsonl', 'name': 'x', 'input': ['a=b'], 'allow': ['typo']},
       'error: ',
@@ -181,7 +181,9 @@ class PrepareDataTest(parameterized.TestCase):
       source='jsonl', name='tiny', input=[f'test={path}']
     )
     self.assertEqual(code, 2)
-    self.assertIn('error: tiny-test: 1 duplicate_id (lines 3)', output)
+    self.assertIn(
+      'error: lines of tiny-test = 1 duplicate_id (lines 3)', output
+    )
     self.assertFalse(self.out.exists())
 
   def test_help_names_every_flag_and_imports_nothing_heavy(self):
@@ -204,7 +206,3 @@ class PrepareDataTest(parameterized.TestCase):
       self.assertIn(f'--{name}:', done.stdout)
     self.assertIn('python scripts/prepare_data.py --source=jsonl', done.stdout)
     self.assertNotIn('tensorflow_datasets', done.stderr)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,25 +1,27 @@
-"""A model whose distribution is known, as a folder and as a run."""
+"""A model whose distribution is known, and a run of the train program."""
 
-import dataclasses
+import atexit
 import functools
 import json
 import pathlib
 import shutil
+import tempfile
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from replay_rl import base
+from replay_rl import train
 from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.lm import tokenizer as tokenizer_lib
 from replay_rl.lm.hf import checkpoint as hf
-from replay_rl.run import checkpoint
+from replay_rl.run import build
 from replay_rl.run import config as config_lib
 from replay_rl.run import iteration
-from replay_rl.run import workdir as workdir_lib
 from tests import tiny
+from tests import tiny_text
 from tests import tiny_tokenizer
 
 VOCAB_SIZE = tiny_tokenizer.VOCAB_SIZE + 4  # Padded, as models are.
@@ -33,58 +35,60 @@ BENCHMARKS = {
 }
 
 
-def _model() -> config_lib.Model:
-  return dataclasses.replace(
-    tiny.config().model, vocab_size=VOCAB_SIZE, tied_embeddings=False
-  )
+class Trained(NamedTuple):
+  """A run of the train program: two seeds, checkpoints of steps 1 and 2."""
+
+  folder: pathlib.Path
+  config: config_lib.Config
+  transformer: architecture.TransformerConfig
+  state: iteration.RunState
 
 
-def text(tokenizer: str, **changes) -> config_lib.Text:
-  return config_lib.Text(
-    **{
-      'problems': 'nowhere',
-      'split': 'train',
-      'evaluation_problems': None,
-      'evaluation_split': None,
-      'tokenizer': tokenizer,
-      'template': TEMPLATE,
-      'use_chat_template': False,
-      'system_message': None,
-      'max_prompt_tokens': MAX_PROMPT,
-      'drop_long_prompts': False,
-      'max_new_tokens': MAX_NEW,
-      'reward': 'nothing()',
-      'num_workers': 1,
-      'answer_timeout': 5.0,
-      'memory_limit': 2**30,
-      'max_answer_chars': 100,
-    }
-    | changes
+@functools.cache
+def trained() -> Trained:
+  """Trains the run, once for all tests of a process."""
+  folder = pathlib.Path(tempfile.mkdtemp())
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  config = tiny_text.config(
+    folder / 'sums',
+    seed=5,
+    num_seeds=2,
+    num_iterations=2,
+    evaluation__every=0,
+    text__system_message='Think.',
+    text__use_chat_template=True,
+    text__max_prompt_tokens=64,
+    text__answer_timeout=4.0,
   )
+  state = train.train(config, folder / 'run')
+  shape = build.parts(config).transformer
+  return Trained(folder / 'run', config, shape, state)
 
 
 def transformer() -> architecture.TransformerConfig:
-  shape = dataclasses.asdict(_model())
+  shape = vars(tiny.config().model) | {
+    'vocab_size': VOCAB_SIZE,
+    'tied_embeddings': False,
+    'max_context': MAX_PROMPT + MAX_NEW,
+  }
   del shape['checkpoint']
-  return architecture.TransformerConfig(
-    max_context=MAX_PROMPT + MAX_NEW, **shape
-  )
+  return architecture.TransformerConfig(**shape)
 
 
 def params(tokenizer: tokenizer_lib.Tokenizer, digits=DIGITS) -> base.PyTree:
   """Returns weights under which the next token is a digit or the end."""
-  _, found = model.init(transformer(), jax.random.key(0))
-  layers = found['layers']
+  _, weights = model.init(transformer(), jax.random.key(0))
+  layers = weights['layers']
   zeros = {name: jnp.zeros_like(layers[name]) for name in ('output', 'down')}
-  found['layers'] = {**layers, **zeros}
+  weights['layers'] = {**layers, **zeros}
   # All hidden states are ones, since the layers add nothing.
-  found['embedding'] = jnp.ones_like(found['embedding'])
+  weights['embedding'] = jnp.ones_like(weights['embedding'])
   likely = [tokenizer.encode(digit)[0] for digit in digits]
   likely.append(tiny_tokenizer.STOP)
-  found['unembedding'] = (
-    jnp.zeros_like(found['unembedding']).at[jnp.array(likely)].set(2.0)
+  weights['unembedding'] = (
+    jnp.zeros_like(weights['unembedding']).at[jnp.array(likely)].set(2.0)
   )
-  return found
+  return weights
 
 
 def write_benchmarks(folder: pathlib.Path) -> None:
@@ -115,50 +119,3 @@ def write_model(folder: pathlib.Path, digits=DIGITS) -> None:
     tokenizer_folder=tokens,
   )
   shutil.copy(tokens / 'generation_config.json', folder)
-
-
-def write_run(
-  folder: pathlib.Path,
-  tokenizer_folder: pathlib.Path,
-  *,
-  seeds=(5, 6),
-  steps=(1, 2),
-) -> None:
-  """Writes the folder of a run; the last step of the last seed is `params`."""
-  config = tiny.config(
-    seed=seeds[0],
-    num_seeds=len(seeds),
-    task=config_lib.TEXT_TASK,
-    model=_model(),
-    text=text(str(tokenizer_folder)),
-  )
-  folder.mkdir()
-  workdir_lib.claim(folder, dataclasses.asdict(config))
-  manager = checkpoint.open_folder(folder / 'checkpoints', keep=9)
-  weights = params(tokenizer_lib.load(tokenizer_folder))
-  for step in steps:
-    # Other seeds and steps have nothing likely.
-    versions = [
-      jax.tree.map(
-        functools.partial(
-          jnp.multiply, float((seed, step) == (seeds[-1], steps[-1]))
-        ),
-        weights,
-      )
-      for seed in seeds
-    ]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *versions)
-    zeros = jnp.zeros(len(seeds), jnp.int32)
-    checkpoint.save(
-      manager,
-      iteration.RunState(
-        seed=jnp.array(seeds, jnp.uint32),
-        iteration=zeros + step,
-        learner=base.LearnerState(stacked, {'mu': stacked}, zeros),
-        buffer={'rows': np.zeros((len(seeds), 8))},
-        delay_line=None,
-        ledger={'tokens': zeros},
-      ),
-    )
-  manager.wait_until_finished()
-  manager.close()

@@ -24,9 +24,9 @@ from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
 
+from replay_rl import command_line
 from replay_rl import train
 from replay_rl.run import checkpoint
-from replay_rl import command_line
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[1]

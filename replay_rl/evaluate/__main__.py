@@ -3,8 +3,9 @@
     python -m replay_rl.evaluate --model=DIR --benchmarks=math500,aime24 \\
         --data_dir=DIR --n=16 --max_new_tokens=4096 --chat --out=DIR
 
-The same command again continues where it stopped: samples are kept in
-`samples-<benchmark>.jsonl`, batch by batch. The scores go to `results.json`.
+The same command again continues where it stopped: it appends samples to
+`samples-<benchmark>.jsonl`, batch by batch, and writes scores to
+`results.json`.
 """
 
 import argparse
@@ -27,10 +28,11 @@ from absl import logging as absl_logging
 
 from replay_rl import base
 from replay_rl import rng
-from replay_rl.evaluate import benchmarks as benchmarks_lib
-from replay_rl.evaluate import evaluated
+from replay_rl.evaluate import benchmark_samples
 from replay_rl.evaluate import evaluation_flags
+from replay_rl.evaluate import run_weights
 from replay_rl.evaluate import scores
+from replay_rl.evaluate import scores_table
 from replay_rl.lm import architecture
 from replay_rl.lm import model as model_lib
 from replay_rl.lm import sampler
@@ -39,23 +41,22 @@ from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.lm.hf import config as hf_config
 from replay_rl.lm.hf import layout as hf_layout
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.report import scores_table
+from replay_rl.report import bootstrap
 from replay_rl.run import logs
 from replay_rl.run import placement
+from replay_rl.run import state
 from replay_rl.run import workdir as workdir_lib
+from replay_rl.tasks import task as task_lib
 from replay_rl.tasks.text import prompt_stream
 from replay_rl.tasks.verify import verifier
 
 RESULTS = 'results.json'
-# Of the intervals, as in the report.
-CONFIDENCE = 0.95
-NUM_RESAMPLES = 9999
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Evaluates what the flags name; returns the exit code."""
   options = evaluation_flags.parse(arguments)
-  # Orbax warns that it only reads, which is what it is asked for.
+  # Orbax warns that it opens the checkpoint for reading only.
   absl_logging.set_verbosity(absl_logging.ERROR)
   try:
     results = evaluate(options)
@@ -80,10 +81,13 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
       folder with an evaluation of other settings.
   """
   if (options.model is None) == (options.workdir is None):
-    raise ValueError('one of --model and --workdir must be given, not both.')
+    raise ValueError(
+      f'model = {options.model!r}, workdir = {options.workdir!r}: must be one '
+      'of the two, not both'
+    )
   run = None
   if options.workdir is not None:
-    run = evaluated.read_run(pathlib.Path(options.workdir).expanduser())
+    run = run_weights.read_run(pathlib.Path(options.workdir).expanduser())
   settings, num_workers = evaluation_flags.resolve(options, run)
   tokenizer = tokenizer_lib.load(pathlib.Path(settings.tokenizer).expanduser())
   benchmarks = _benchmarks(options, settings, tokenizer)
@@ -91,27 +95,29 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
   mesh = mesh_lib.make(settings.mesh)
   cache = pathlib.Path(options.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
-  program = _program(settings, config, tokenizer)
   with jax.set_mesh(mesh):
-    _trace(program, settings, config)
+    respond = _respond_fn(settings, config, tokenizer)
   versions = {
-    name: benchmarks_lib.fingerprints(benchmark)
+    name: benchmark_samples.fingerprints(benchmark)
     for name, benchmark in benchmarks.items()
   }
   baseline = _baseline(options, versions)
-  # Outside of the mesh: each device is written to by itself.
+  # Outside of the mesh, since each device is written to by itself.
   params = _params(settings, run, config, mesh)
   record = settings._asdict() | {
-    'weights': evaluated.fingerprint(params),
+    'weights': run_weights.fingerprint(params),
     'benchmarks': versions,
   }
   with workdir_lib.locked(options.out), jax.set_mesh(mesh):
-    for note in workdir_lib.claim(options.out, record):
+    for note in workdir_lib.claim(options.out, record, {}):
       warnings.warn(f'{note}: samples may not repeat', stacklevel=2)
 
     def generate(name, prompts, batch):
-      rng_key = rng.stream_key(settings.eval_seed, f'benchmark/{name}', batch)
-      return program(params, rng_key, prompts.tokens, prompts.lengths)
+      rng_key = rng.stream_key(settings.eval_seed, f'benchmark/{name}')
+      rows = np.arange(settings.batch_size, dtype=np.uint32)
+      rollout_id = np.uint32(batch * settings.batch_size) + rows
+      prompts = prompts._replace(references=None)
+      return respond(params, rng_key, prompts, rollout_id)
 
     with verifier.Verifier(
       num_workers=num_workers,
@@ -121,7 +127,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
     ) as pool:
       for name, benchmark in benchmarks.items():
         with _progress(name, len(benchmark.problems), settings.n) as report:
-          benchmarks_lib.sample(
+          benchmark_samples.sample(
             benchmark,
             _path(options.out, name),
             num_samples=settings.n,
@@ -140,14 +146,14 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
 
 def _benchmarks(
   options: argparse.Namespace,
-  settings: evaluation_flags.Settings,
+  settings: evaluation_flags.EvaluationSettings,
   tokenizer: tokenizer_lib.Tokenizer,
-) -> dict[str, benchmarks_lib.Benchmark]:
+) -> dict[str, benchmark_samples.Benchmark]:
   chat = None
   if settings.chat:
     chat = prompt_stream.Chat(settings.system, settings.chat_variables)
-  found = {
-    name: benchmarks_lib.load(
+  benchmarks = {
+    name: benchmark_samples.load(
       options.data_dir,
       name,
       tokenizer,
@@ -157,20 +163,20 @@ def _benchmarks(
     )
     for name in options.benchmarks
   }
-  for name, benchmark in found.items():
-    # Else the verifier would refuse it, perhaps after hours.
+  for name, benchmark in benchmarks.items():
+    # The verifier would refuse the answer, perhaps after hours.
     longest = max(len(problem.answer) for problem in benchmark.problems)
     if longest > settings.max_answer_chars:
       raise ValueError(
-        f'--max_answer_chars={settings.max_answer_chars}, but an answer of '
-        f'{name} has {longest} characters.'
+        f'max_answer_chars = {settings.max_answer_chars}: must be at least '
+        f'{longest}, the longest answer of {name}'
       )
-  return found
+  return benchmarks
 
 
 def _architecture(
-  settings: evaluation_flags.Settings,
-  run: evaluated.Run | None,
+  settings: evaluation_flags.EvaluationSettings,
+  run: run_weights.TrainedRun | None,
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> architecture.TransformerConfig:
   max_context = settings.max_prompt_tokens + settings.max_new_tokens
@@ -182,7 +188,7 @@ def _architecture(
       compute_dtype=settings.compute_dtype,
     )
   else:
-    config = evaluated.architecture_of(
+    config = run_weights.architecture_of(
       run.model,
       vocab_size=tokenizer.vocab_size,
       max_context=max_context,
@@ -190,15 +196,15 @@ def _architecture(
     )
   if config.vocab_size < tokenizer.vocab_size:
     raise ValueError(
-      f'tokenizer: {settings.tokenizer} has {tokenizer.vocab_size} tokens, the '
-      f'model has {config.vocab_size}.'
+      f'tokenizer = {settings.tokenizer!r}: must have at most the '
+      f'{config.vocab_size} tokens of the model, has {tokenizer.vocab_size}'
     )
   return config
 
 
 def _params(
-  settings: evaluation_flags.Settings,
-  run: evaluated.Run | None,
+  settings: evaluation_flags.EvaluationSettings,
+  run: run_weights.TrainedRun | None,
   config: architecture.TransformerConfig,
   mesh: jax.sharding.Mesh,
 ) -> base.PyTree:
@@ -208,23 +214,22 @@ def _params(
     folder = pathlib.Path(settings.model).expanduser()
     return hf.load(folder, config, shardings)
   assert settings.step is not None and settings.seed is not None
-  return evaluated.restore(
-    run,
-    config,
-    step=settings.step,
-    seed=settings.seed,
-    shardings=shardings,
+  step, seed = settings.step, settings.seed
+  return run_weights.restore(
+    run, config, step=step, seed=seed, shardings=shardings
   )
 
 
-def _program(
-  settings: evaluation_flags.Settings,
+def _respond_fn(
+  settings: evaluation_flags.EvaluationSettings,
   config: architecture.TransformerConfig,
   tokenizer: tokenizer_lib.Tokenizer,
 ) -> Callable[..., tuple[base.Array, base.Array, base.Array]]:
-  """Returns what samples a batch: (params, rng_key, tokens, lengths).
+  """Returns (params, rng_key, prompts, rollout_id) -> responses and more.
 
-  All benchmarks share it, and its one shape.
+  Also the lengths of the responses, and whether each is finished.
+
+  All benchmarks share this program, since their batches have one shape.
   """
   graphdef, _ = jax.eval_shape(
     functools.partial(model_lib.init, config, constrain_fn=mesh_lib.constrain),
@@ -232,42 +237,41 @@ def _program(
   )
 
   @jax.jit
-  def program(params, rng_key, tokens, lengths):
+  def respond(params, rng_key, prompts, rollout_id):
     completions = sampler.generate(
       graphdef,
       params,
       rng_key,
-      mesh_lib.split_rows(base.Prompts(tokens, lengths, None)),
+      *mesh_lib.split_rows((prompts, rollout_id)),
       max_new_tokens=settings.max_new_tokens,
       eos_ids=tokenizer.eos_ids,
       pad_id=tokenizer.pad_id,
-      temperature=settings.temperature,
+      temperature=settings.temperature or None,  # At 0, greedy.
       top_k=settings.top_k,
       top_p=settings.top_p,
     )
     return completions.responses, completions.lengths, completions.is_finished
 
-  return program
-
-
-def _trace(
-  program: Callable,
-  settings: evaluation_flags.Settings,
-  config: architecture.TransformerConfig,
-) -> None:
-  """Has the sampler check its settings, before anything is read or written."""
-  lengths = jax.ShapeDtypeStruct((settings.batch_size,), np.int32)
-  tokens = jax.ShapeDtypeStruct(
-    (settings.batch_size, settings.max_prompt_tokens), np.int32
+  # The sampler checks its settings, before anything is read or written.
+  shape = task_lib.Shape(
+    config.vocab_size,
+    settings.max_prompt_tokens,
+    settings.max_new_tokens,
+    tokenizer.eos_ids,
+    tokenizer.pad_id,
+  )
+  prompts = jax.eval_shape(
+    lambda: state.empty_prompts(shape, settings.batch_size)
   )
   params = hf_layout.abstract_params(config)
-  jax.eval_shape(program, params, jax.random.key(0), tokens, lengths)
+  jax.eval_shape(respond, params, jax.random.key(0), prompts, prompts.prompt_id)
+  return respond
 
 
 @contextlib.contextmanager
 def _progress(
   name: str, num_problems: int, num_samples: int
-) -> Iterator[benchmarks_lib.ReportFn]:
+) -> Iterator[benchmark_samples.ProgressFn]:
   """Shows a line while a benchmark is sampled."""
   columns = (
     rich.progress.TextColumn('{task.description}'),
@@ -305,8 +309,8 @@ def _baseline(
   """Returns the results to compare with, checked before any work is done.
 
   Args:
-    options: flags.
-    benchmarks: fingerprints of the benchmarks, which must be the same there.
+    options: the flags.
+    benchmarks: name -> fingerprints; the baseline must have the same problems.
   """
   if options.baseline is None:
     return None
@@ -315,16 +319,18 @@ def _baseline(
     baseline = json.loads(path.read_text())
     theirs = baseline['settings']['benchmarks']
   except (OSError, ValueError, KeyError, TypeError) as error:
-    raise ValueError(f'baseline: {path} cannot be read: {error!r}') from error
-
+    raise ValueError(
+      f'baseline = {str(options.baseline)!r}: must hold the {RESULTS} of an '
+      f'evaluation: {error!r}'
+    ) from error
   there, here = (
-    {name: found['problems'] for name, found in versions.items()}
+    {name: version['problems'] for name, version in versions.items()}
     for versions in (theirs, benchmarks)
   )
   if there != here:
     raise ValueError(
-      f'baseline: {path} is of the benchmarks {there}, must be of {here}, with '
-      'the same problems.'
+      f'baseline = {str(options.baseline)!r}: must be of the same problems '
+      f'{here}, is of {there}'
     )
   return baseline
 
@@ -332,47 +338,45 @@ def _baseline(
 def _results(
   options: argparse.Namespace,
   record: dict[str, Any],
-  benchmarks: dict[str, benchmarks_lib.Benchmark],
+  benchmarks: dict[str, benchmark_samples.Benchmark],
   baseline: dict[str, Any] | None,
 ) -> dict[str, Any]:
-  found = scores.summarize(
-    {
-      name: benchmarks_lib.outcomes(
-        benchmark, _path(options.out, name), num_samples=record['n']
-      )
-      for name, benchmark in benchmarks.items()
-    },
-    statuses=verifier.STATUSES,
-    confidence=CONFIDENCE,
-    num_resamples=NUM_RESAMPLES,
-    seed=record['eval_seed'],
+  outcomes = {
+    name: benchmark_samples.outcomes(
+      benchmark, _path(options.out, name), num_samples=record['n']
+    )
+    for name, benchmark in benchmarks.items()
+  }
+  summary = scores.summarize(
+    outcomes, statuses=verifier.STATUSES, seed=record['eval_seed']
   )
-  intervals = {'confidence': CONFIDENCE, 'num_resamples': NUM_RESAMPLES}
-  results = {'settings': record, 'intervals': intervals} | found
+  intervals = {
+    'confidence': bootstrap.CONFIDENCE,
+    'num_resamples': bootstrap.NUM_RESAMPLES,
+  }
+  results = {'settings': record, 'intervals': intervals} | summary
   if baseline is None:
     return results
   constants = {
-    'omega': options.aes_omega,
-    'beta': options.aes_beta,
-    'gamma': options.aes_gamma,
+    name: getattr(options, f'aes_{name}') for name in ('omega', 'beta', 'gamma')
   }
+  theirs = baseline['settings']
   differing = {
-    name: [record[name], baseline['settings'].get(name)]
-    for name in record
-    if name not in _OF_THE_MODEL
-    and record[name] != baseline['settings'].get(name)
+    name: [value, theirs.get(name)]
+    for name, value in record.items()
+    if name not in _OF_THE_MODEL and value != theirs.get(name)
+  }
+  comparison = {
+    'baseline': str(options.baseline),
+    'constants': constants,
+    'differing_settings': differing,
   }
   return results | {
-    'comparison': {
-      'baseline': str(options.baseline),
-      'constants': constants,
-      'differing_settings': differing,
-    }
-    | scores.compare(found, baseline, **constants)
+    'comparison': comparison | scores.compare(summary, baseline, **constants)
   }
 
 
-# Settings in which a model may differ from its baseline without a word.
+# Settings that may differ from those of the baseline without being named.
 _OF_THE_MODEL = (
   'model',
   'workdir',

@@ -3,14 +3,15 @@
 import argparse
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
-from replay_rl.evaluate import evaluated
+from replay_rl.evaluate import run_weights
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.tasks.text import prompt_stream
 
-# Where a flag is not given and there is no run to take it from.
+# Values of the flags that are not given, with --model.
 _DEFAULTS = {
   'template': prompt_stream.BOXED,
   'system': None,
@@ -22,16 +23,24 @@ _DEFAULTS = {
   'memory_limit': 2**30,
   'max_answer_chars': 1000,
 }
-# The protocols of https://arxiv.org/abs/2604.08706, for one sample and for
-# several, as (temperature, top_p).
+# (temperature, top_p) of the protocols of https://arxiv.org/abs/2604.08706 for
+# one sample and for several.
 _ONE, _SEVERAL = (0.1, 0.95), (1.0, None)
+_LOWEST = {
+  'n': 1,
+  'max_prompt_tokens': 1,
+  'max_new_tokens': 1,
+  'batch_size': 1,
+  'eval_seed': 0,
+  'temperature': 0,
+}
 
 
-class Settings(NamedTuple):
-  """All that samples depend on, but for weights and problems; JSON values.
+class EvaluationSettings(NamedTuple):
+  """JSON values that, with weights and problems, determine the samples.
 
-  Fields are named as the flags that set them. `top_p` and `top_k` are None for
-  all tokens; `step` and `seed` are None for a model that is not of a run.
+  A field has the name of the flag that sets it. `top_p` and `top_k` are None
+  for all tokens; `step` and `seed` are None with --model.
   """
 
   model: str | None
@@ -67,109 +76,75 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     allow_abbrev=False,
   )
 
-  def add(flag, **kwargs):
-    parser.add_argument(f'--{flag}', **kwargs)
+  def add(flag, text, kind: Callable = str, default=None, **kwargs):
+    if flag in _DEFAULTS:
+      text += f' (default with --model: {json.dumps(_DEFAULTS[flag])})'
+    elif default is not None:
+      text += f' (default: {json.dumps(default)})'
+    text = text.replace('%', '%%')
+    parser.add_argument(
+      f'--{flag}', help=text, type=kind, default=default, **kwargs
+    )
 
-  def add_int(flag, text, **kwargs):
-    add(flag, type=int, help=text, **kwargs)
-
-  add('model', help='Hugging Face folder; this or --workdir')
-  add('workdir', help='folder of a run, which sets all flags not given')
-  add_int('step', 'checkpoint of the run, in iterations (default: the newest)')
-  add_int('seed', 'seed of the run, if it trained several')
-  add(
-    'benchmarks',
-    required=True,
-    type=_names,
-    help='names with commas between them',
-  )
+  path = pathlib.Path
+  add('model', 'Hugging Face folder; this or --workdir')
+  add('workdir', 'folder of a run, which sets all flags not given')
+  add('step', 'iterations of the checkpoint (default: the newest)', int)
+  add('seed', 'seed of the run, if it trained several', int)
+  add('benchmarks', 'names with commas between them', _names, required=True)
   add(
     'data_dir',
-    required=True,
-    type=pathlib.Path,
-    help='folder with NAME.jsonl of {id, problem, answer}, or datasets of '
+    'folder with NAME.jsonl of {id, problem, answer}, or datasets of '
     'scripts/prepare_data.py',
+    path,
+    required=True,
   )
-  add('out', required=True, type=pathlib.Path, help='folder to write')
-  add_int('n', 'samples per problem (default: %(default)s)', default=1)
-  add(
-    'temperature',
-    type=float,
-    help='0 is greedy (default: 0.1, and 1 for n > 1, as arXiv 2604.08706)',
-  )
-  add(
-    'top_p',
-    type=float,
-    help='1 is all (default: 0.95, and 1 for n > 1, as arXiv 2604.08706)',
-  )
-  add_int('top_k', 'most probable tokens to sample among (default: all)')
-  add_int('max_new_tokens', 'of a response; must be given with --model')
-  add_int('max_prompt_tokens', 'longest prompt (default with --model: 1024)')
-  add('tokenizer', help="folder (default: that of the model, or the run's)")
-  add(
-    'template',
-    help='of the prompt; {problem} stands for the problem (default with '
-    '--model: ' + repr(prompt_stream.BOXED).replace('%', '%%') + ')',
-  )
-  add(
-    'chat',
+  add('out', 'folder to write', path, required=True)
+  add('n', 'samples per problem', int, 1)
+  protocol = '(default: {}, and 1 for n > 1, as arXiv 2604.08706)'
+  add('temperature', f'0 is greedy {protocol.format(_ONE[0])}', float)
+  add('top_p', f'1 is all tokens {protocol.format(_ONE[1])}', float)
+  add('top_k', 'most probable tokens to sample among (default: all)', int)
+  add('max_new_tokens', 'of a response; must be given with --model', int)
+  add('max_prompt_tokens', 'longest prompt', int)
+  add('tokenizer', "folder (default: that of the model, or the run's)")
+  add('template', 'of the prompt; {problem} stands for the problem')
+  parser.add_argument(
+    '--chat',
     action=argparse.BooleanOptionalAction,
     help="make the prompt a user's message by the model's chat template; one "
     'of the two must be given with --model',
   )
-  add('system', help='system message of the chat (default with --model: none)')
+  add('system', 'system message of the chat')
   add(
     'chat_variables',
-    type=_object,
-    default={},
-    help='for the chat template, as JSON, such as {"enable_thinking": false}',
+    'of the chat template, as JSON, such as {"enable_thinking": false}',
+    _object,
+    {},
   )
-  add('compute_dtype', help='default with --model: bfloat16')
-  add(
-    'mesh',
-    type=_object,
-    help='devices by axis as JSON, -1 for all that are left (default with '
-    '--model: {"data": -1, "fsdp": 1, "tensor": 1})',
-  )
-  add_int(
-    'batch_size', 'rows sampled together (default: %(default)s)', default=64
-  )
-  add_int('eval_seed', 'of the samples (default: %(default)s)', default=0)
-  add_int('num_workers', 'processes that verify (default with --model: 2)')
-  add(
-    'answer_timeout',
-    type=float,
-    help='seconds to verify an answer (default with --model: 5)',
-  )
-  add_int('memory_limit', 'bytes of a verifier (default with --model: 2^30)')
-  add_int(
-    'max_answer_chars',
-    'longer answers are unreadable (default with --model: 1000)',
-  )
-  add('baseline', type=pathlib.Path, help='--out of another evaluation')
+  add('compute_dtype', 'of the activations')
+  add('mesh', 'devices by axis as JSON; -1 for all that are left', _object)
+  add('batch_size', 'rows sampled together', int, 64)
+  add('eval_seed', 'seed of the samples', int, 0)
+  add('num_workers', 'processes that verify', int)
+  add('answer_timeout', 'seconds to verify an answer', float)
+  add('memory_limit', 'bytes of a verifier', int)
+  add('max_answer_chars', 'longer answers are unreadable', int)
+  add('baseline', '--out of another evaluation', path)
   for name, default, what in (
     ('omega', 1.0, 'length'),
     ('beta', 3.0, 'accuracy gained'),
     ('gamma', 5.0, 'accuracy lost'),
   ):
-    add(
-      f'aes_{name}',
-      type=float,
-      default=default,
-      help=f'weight of {what} in the score against the baseline (default: '
-      '%(default)g; papers use 1, 3, 5 or 1, 5, 10)',
-    )
-  add(
-    'cache_dir',
-    default='~/.cache/replay_rl',
-    help='of compiled programs (default: %(default)s)',
-  )
+    text = f'weight of {what} against the baseline; papers: 1, 3, 5 or 1, 5, 10'
+    add(f'aes_{name}', text, float, default)
+  add('cache_dir', 'of compiled programs', str, '~/.cache/replay_rl')
   return parser.parse_args(arguments)
 
 
 def resolve(
-  options: argparse.Namespace, run: evaluated.Run | None
-) -> tuple[Settings, int]:
+  options: argparse.Namespace, run: run_weights.TrainedRun | None
+) -> tuple[EvaluationSettings, int]:
   """Returns the settings, and the processes that verify.
 
   A flag that is not given has the value of the run, else its default.
@@ -181,7 +156,7 @@ def resolve(
   Raises:
     ValueError: if a flag is missing, not allowed with another, or out of range.
   """
-  of_run = {}
+  of_run: dict[str, Any] = {'tokenizer': options.model}
   if run is not None:
     of_run = vars(run.text) | {
       'chat': run.text.use_chat_template,
@@ -190,48 +165,42 @@ def resolve(
       'mesh': run.mesh,
     }
   elif options.step is not None or options.seed is not None:
-    raise ValueError('--step and --seed belong to --workdir.')
+    raise ValueError(
+      f'step = {options.step}, seed = {options.seed}: must be given only with '
+      '--workdir'
+    )
 
-  def value(name):
-    for found in (getattr(options, name), of_run.get(name)):
-      if found is not None:
-        return found
-    if name not in _DEFAULTS:
-      negated = ' or --no-chat' if name == 'chat' else ''
-      raise ValueError(f'--{name}{negated} must be given with --model.')
-    return _DEFAULTS[name]
+  def value(name: str) -> Any:
+    for values in (vars(options), of_run, _DEFAULTS):
+      if values.get(name) is not None:
+        return values[name]
+    if name in ('chat', 'max_new_tokens'):
+      raise ValueError(f'{name} = None: must be given with --model; see --help')
+    return None
 
-  is_chat = value('chat')
-  if not is_chat and (options.system is not None or options.chat_variables):
-    raise ValueError('--system and --chat_variables need --chat.')
-  temperature, top_p = _protocol(options)
-  settings = Settings(
-    model=options.model,
-    workdir=options.workdir,
-    step=None if run is None else evaluated.pick_step(run.folder, options.step),
-    seed=None if run is None else evaluated.pick_seed(run, options.seed),
-    tokenizer=options.tokenizer or options.model or of_run['tokenizer'],
-    template=value('template'),
-    chat=is_chat,
-    # A run's own is of no use where --no-chat says so.
-    system=value('system') if is_chat else None,
-    chat_variables=options.chat_variables,
-    n=options.n,
-    temperature=temperature,
-    top_p=top_p,
-    top_k=options.top_k,
-    max_prompt_tokens=value('max_prompt_tokens'),
-    max_new_tokens=value('max_new_tokens'),
-    batch_size=options.batch_size,
-    eval_seed=options.eval_seed,
-    compute_dtype=value('compute_dtype'),
-    answer_timeout=value('answer_timeout'),
-    memory_limit=value('memory_limit'),
-    max_answer_chars=value('max_answer_chars'),
-    mesh=dict(mesh_lib.make(value('mesh')).shape),
-  )
-  _check(settings)
-  return settings, value('num_workers')
+  values = {name: value(name) for name in EvaluationSettings._fields}
+  if not values['chat']:
+    if options.system is not None or options.chat_variables:
+      raise ValueError(
+        f'system = {options.system!r}, chat_variables = '
+        f'{options.chat_variables}: must be given only with --chat'
+      )
+    values['system'] = None  # A run may have one, which --no-chat ignores.
+  values['temperature'], values['top_p'] = _protocol(options)
+  values['mesh'] = dict(mesh_lib.make(values['mesh']).shape)
+  if run is not None:
+    values['step'] = run_weights.pick_step(run.folder, options.step)
+    values['seed'] = run_weights.pick_seed(run, options.seed)
+  for name, lowest in _LOWEST.items():
+    if not values[name] >= lowest:
+      raise ValueError(f'{name} = {values[name]}: must be at least {lowest}')
+  num_shards = values['mesh']['data'] * values['mesh']['fsdp']
+  if values['batch_size'] % num_shards:
+    raise ValueError(
+      f'batch_size = {values["batch_size"]}: must be a multiple of the '
+      f'{num_shards} devices of data and fsdp in --mesh'
+    )
+  return EvaluationSettings(**values), value('num_workers')
 
 
 def _protocol(options: argparse.Namespace) -> tuple[float, float | None]:
@@ -240,11 +209,14 @@ def _protocol(options: argparse.Namespace) -> tuple[float, float | None]:
   if options.temperature == 0:
     if options.n != 1:
       raise ValueError(
-        f'--n={options.n}, must be 1 with --temperature=0: greedy responses to '
-        'a problem are all the same.'
+        f'n = {options.n}: must be 1 with temperature = 0, since greedy '
+        'responses to a problem are all the same'
       )
     if options.top_p is not None or options.top_k is not None:
-      raise ValueError('--top_p and --top_k need --temperature above 0.')
+      raise ValueError(
+        f'top_p = {options.top_p}, top_k = {options.top_k}: must not be given '
+        'with temperature = 0'
+      )
     return 0.0, None
   if options.temperature is not None:
     temperature = options.temperature
@@ -253,43 +225,23 @@ def _protocol(options: argparse.Namespace) -> tuple[float, float | None]:
   return temperature, top_p
 
 
-def _check(settings: Settings) -> None:
-  values = settings._asdict()
-  for name, lowest in (
-    ('n', 1),
-    ('max_prompt_tokens', 1),
-    ('max_new_tokens', 1),
-    ('batch_size', 1),
-    ('eval_seed', 0),
-    ('temperature', 0),
-  ):
-    if not values[name] >= lowest:
-      raise ValueError(f'--{name}={values[name]}, must be at least {lowest}.')
-  num_shards = settings.mesh['data'] * settings.mesh['fsdp']
-  if settings.batch_size % num_shards:
-    raise ValueError(
-      f'--batch_size={settings.batch_size}, must be a multiple of the '
-      f'{num_shards} devices of data and fsdp in --mesh.'
-    )
-
-
 def _names(listed: str) -> tuple[str, ...]:
   names = tuple(listed.split(','))
-  # Names become names of files.
+  # They become names of files.
   if len(set(names)) < len(names) or not all(
     name and name == pathlib.PurePath(name).name for name in names
   ):
     raise argparse.ArgumentTypeError(
-      f'{listed!r} must be distinct names with commas between them'
+      f'{listed!r}: must be distinct names with commas between them'
     )
   return names
 
 
 def _object(text: str) -> dict[str, Any]:
   try:
-    found = json.loads(text)
-  except ValueError as error:
-    raise argparse.ArgumentTypeError(f'{text!r} is not JSON: {error}') from None
-  if not isinstance(found, dict):
-    raise argparse.ArgumentTypeError(f'{text!r} must be a JSON object')
-  return found
+    value = json.loads(text)
+  except ValueError:
+    value = None
+  if not isinstance(value, dict):
+    raise argparse.ArgumentTypeError(f'{text!r}: must be a JSON object')
+  return value

@@ -202,14 +202,8 @@ def _prompts(
   parts: state.Parts, num_seeds: int, num_prompts: int
 ) -> base.Prompts:
   """Returns the shapes of the prompts of a task in text, `[S, P]`."""
-  numbers = jax.ShapeDtypeStruct((num_seeds, num_prompts), np.int32)
-  return base.Prompts(
-    tokens=jax.ShapeDtypeStruct(
-      (*numbers.shape, parts.shape.prompt_length), np.int32
-    ),
-    lengths=numbers,
-    prompt_id=jax.ShapeDtypeStruct(numbers.shape, np.uint32),
-    references=numbers,
+  return jax.eval_shape(
+    lambda: state.empty_prompts(parts.shape, num_seeds, num_prompts)
   )
 
 

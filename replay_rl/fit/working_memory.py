@@ -22,12 +22,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
+from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
 # Arrays of that size alive at once: of a chunk of logits these are the logits,
@@ -120,12 +120,7 @@ def sampling(
   )
 
   def arguments(num_rows):
-    prompts = base.Prompts(
-      jax.ShapeDtypeStruct((num_rows, shape.prompt_length), jnp.int32),
-      jax.ShapeDtypeStruct((num_rows,), jnp.int32),
-      jax.ShapeDtypeStruct((num_rows,), jnp.uint32),
-      None,
-    )
+    prompts = jax.eval_shape(lambda: state.empty_prompts(shape, num_rows))
     return params, jax.random.key(0), prompts
 
   held = jax.eval_shape(lambda: cache(batch_size=num_rows))

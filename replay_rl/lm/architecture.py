@@ -1,6 +1,6 @@
-"""The shape of a transformer, and the arithmetic that follows from it.
+"""The shape of a transformer, its parameters and its floating-point operations.
 
-Counts parameters and floating-point operations. Knows nothing of arrays.
+There are no arrays here.
 """
 
 import dataclasses
@@ -10,9 +10,10 @@ from typing import NamedTuple
 class RopeScaling(NamedTuple):
   """Frequency scaling of Llama 3.1 and later; see `rope.scale_frequencies`.
 
-  factor: by how much the slow frequencies are divided, at least 1.
-  low_freq_factor, high_freq_factor: turns within the original context below
-    which a frequency is slow, and above which it is left alone.
+  factor: divides the slow frequencies; at least 1.
+  low_freq_factor: turns within the original context below which a frequency is
+    slow.
+  high_freq_factor: turns above which a frequency stays as it is.
   original_max_context: tokens, the context of pre-training.
   """
 
@@ -26,10 +27,11 @@ class RopeScaling(NamedTuple):
 class TransformerConfig:
   """Architecture of a decoder-only transformer.
 
-  vocab_size: rows of the embedding.
-  d_model: width of the residual stream.
-  num_layers, num_heads, num_kv_heads, head_dim: attention; each key and value
-    head serves `num_heads / num_kv_heads` query heads.
+  vocab_size: rows of the embedding. d_model: width of the residual stream.
+  num_layers: transformer layers. num_heads: query heads. num_kv_heads: key and
+  value heads; each serves `num_heads / num_kv_heads` query
+    heads.
+  head_dim: channels of a head, even.
   d_ff: width of the gated feed-forward layer.
   rope_theta: base of the rotary wavelengths.
   rope_scaling: None, or the scaling of Llama 3.
@@ -73,19 +75,19 @@ class TransformerConfig:
       'max_context',
     ):
       if getattr(self, name) <= 0:
-        raise ValueError(f'{name}={getattr(self, name)} must be positive.')
+        raise ValueError(f'{name} = {getattr(self, name)}: must be positive')
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
-        f'num_heads={self.num_heads} must be a multiple of '
-        f'num_kv_heads={self.num_kv_heads}.'
+        f'num_heads = {self.num_heads}: must be a multiple of num_kv_heads = '
+        f'{self.num_kv_heads}'
       )
     if self.head_dim % 2:
       raise ValueError(
-        f'head_dim={self.head_dim} must be even: RoPE rotates pairs.'
+        f'head_dim = {self.head_dim}: must be even, as RoPE rotates pairs'
       )
     if self.compute_dtype not in ('float32', 'bfloat16'):
       raise ValueError(
-        f'compute_dtype={self.compute_dtype!r} must be float32 or bfloat16.'
+        f'compute_dtype = {self.compute_dtype!r}: must be float32 or bfloat16'
       )
 
 
@@ -124,7 +126,7 @@ def flops_per_token(config: TransformerConfig) -> int:
 def attention_flops(config: TransformerConfig, context: int) -> int:
   """Returns the forward FLOPs by which one token reads `context` tokens.
 
-  Scores and weighted values of all layers. Without a fused causal kernel, the
-  context is what the program computes on, masked tokens included.
+  This counts scores and weighted values of all layers. Without a fused causal
+  kernel, the program also computes on masked tokens, so they count as context.
   """
   return 4 * config.num_layers * config.num_heads * config.head_dim * context

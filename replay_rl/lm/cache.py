@@ -13,11 +13,12 @@ from replay_rl.lm import layers
 class Cache(NamedTuple):
   """Keys and values of the tokens read so far.
 
-  layers: `layers.KeyValues` `[num_layers, B, K, S, head_dim]`, or a list of
-    them `[1, B, K, S, head_dim]` if the layers run unrolled.
+  layers: `layers.KeyValues` `[num_layers, B, K, S, head_dim]`; if the layers
+  run
+    unrolled, a list with one `[1, B, K, S, head_dim]` for each layer.
   is_valid: `[B, S]` bool, True where the column holds a token of the row.
-  num_tokens: `[B]` int32, tokens of each row: the position of the next one.
-  num_columns: `[]` int32, columns written so far, the same for all rows.
+  num_tokens: `[B]` int32, tokens of each row, and so the position of the next.
+  num_columns: `[]` int32, columns written so far in each row.
   """
 
   layers: base.PyTree

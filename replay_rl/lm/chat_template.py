@@ -1,6 +1,7 @@
-"""Chat templates: the Jinja text in a model's files that lays messages out.
+"""Chat templates: Jinja text in a model's files that turns messages into a
+text.
 
-Renders as `apply_chat_template` of transformers does, but never reads the
+`render` does as `apply_chat_template` of transformers, but never reads the
 clock. Templates are code from elsewhere, so they run in Jinja's sandbox.
 """
 
@@ -18,21 +19,24 @@ try:
   from jinja2 import parser as parser_lib
   from jinja2 import sandbox
 except ImportError as error:
-  raise ImportError("Chat templates need: pip install -e '.[math]'") from error
+  raise ImportError("jinja2 is not installed: pip install -e '.[math]'") from (
+    error
+  )
 
 
 def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
   """Returns the chat template of a model folder; None if there is none.
 
-  `chat_template.jinja` goes before the one in the tokenizer's configuration; of
-  several named ones there, it is that named 'default'.
+  `chat_template.jinja` goes before the template in the configuration of the
+  tokenizer. If that has several templates, the one with the name 'default'
+  counts.
 
   Args:
     folder: the model's files.
-    config: what `tokenizer_config.json` says.
+    config: the content of `tokenizer_config.json`.
 
   Raises:
-    ValueError: if there are several, but none is named 'default'.
+    ValueError: there are several templates, and none has the name 'default'.
   """
   path = folder / 'chat_template.jinja'
   if path.is_file():
@@ -43,8 +47,8 @@ def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
   by_name = {entry['name']: entry['template'] for entry in template}
   if 'default' not in by_name:
     raise ValueError(
-      f'{folder}: chat_template in tokenizer_config.json has '
-      f"{sorted(by_name)}, but none is named 'default'."
+      f"chat_template = {sorted(by_name)}: must have one named 'default', in "
+      f'{folder}/tokenizer_config.json'
     )
   return by_name['default']
 
@@ -61,14 +65,15 @@ def render(
   Args:
     template: Jinja text.
     messages: each with 'role' and 'content'.
-    add_generation_prompt: end with what comes before an answer.
-    variables: further ones that the template reads. One that asks for today's
-      date needs `strftime_now`, such as `datetime.date(2026, 1, 31).strftime`,
-      or what else it names (Llama 3: `date_string`).
+    add_generation_prompt: end with the beginning of an answer.
+    variables: further variables that the template reads. A template that shows
+      the date of today needs `strftime_now`, such as
+      `datetime.date(2026, 1, 31).strftime`, or a variable of its own (Llama 3:
+      `date_string`).
 
   Raises:
-    ValueError: if the template is broken, refuses the messages, or asks for
-      today's date.
+    ValueError: the template is broken, refuses the messages, or asks for the
+      date of today.
   """
   try:
     return _compile(template).render(
@@ -77,11 +82,13 @@ def render(
       **{'tools': None, 'documents': None, **variables},
     )
   except jinja2.TemplateError as error:
-    raise ValueError(f'chat template: {error}') from error
+    raise ValueError(
+      f'chat template = {template!r:.40}: must render: {error}'
+    ) from error
 
 
 class _GenerationTag(jinja2.ext.Extension):
-  # Some templates mark the parts that an assistant wrote. It prints as is.
+  # Some templates mark the text of an assistant so. The mark prints nothing.
   tags = {'generation'}
 
   def parse(self, parser: parser_lib.Parser) -> nodes.Node:
@@ -110,8 +117,8 @@ def _to_json(
   separators: tuple[str, str] | None = None,
   sort_keys: bool = False,
 ) -> str:
-  # Jinja's own escapes HTML. The names and defaults are those of transformers,
-  # which templates rely on.
+  # The filter of Jinja escapes HTML. Templates rely on the names and defaults
+  # of transformers.
   return json.dumps(
     value,
     ensure_ascii=ensure_ascii,
@@ -127,6 +134,7 @@ def _raise_exception(message: str) -> None:
 
 def _strftime_now(pattern: str) -> str:
   raise jinja2.TemplateError(
-    f'asks for today as {pattern!r}, but a run must not depend on the clock; '
-    'pass `strftime_now`, such as datetime.date(2026, 1, 31).strftime.'
+    f'it asks for the date of today ({pattern!r}), but a run must not depend '
+    'on the clock; pass `strftime_now`, for example '
+    'datetime.date(2026, 1, 31).strftime'
   )

@@ -1,8 +1,8 @@
 """The shapes of published base models, by name: no checkpoint is needed.
 
-The names are those of the checkpoints on Hugging Face. The numbers are facts,
-from their `config.json` files. In `MODELS`, `max_context` is the longest
-context that the checkpoint allows, and `compute_dtype` that of its weights.
+A model has the name of its checkpoint on Hugging Face, and the numbers of its
+`config.json`. In `MODELS`, `max_context` is the longest context that the
+checkpoint allows, and `compute_dtype` the type of its weights.
 """
 
 import dataclasses
@@ -133,14 +133,15 @@ def shape(
     compute_dtype: 'float32' or 'bfloat16'.
 
   Raises:
-    ValueError: an unknown name, or more context than the model has.
+    ValueError: the name is unknown, or the model has less context.
   """
   if name not in MODELS:
-    raise ValueError(f'name={name!r} must be one of {sorted(MODELS)}.')
+    raise ValueError(f'name = {name!r}: must be one of {sorted(MODELS)}')
   model = MODELS[name]
   if max_context > model.max_context:
     raise ValueError(
-      f'max_context={max_context} exceeds the {model.max_context} of {name}.'
+      f'max_context = {max_context}: must be at most {model.max_context} for '
+      f'{name}'
     )
   return dataclasses.replace(
     model, max_context=max_context, compute_dtype=compute_dtype

@@ -18,10 +18,11 @@ from replay_rl.lm import rope
 
 # Models of at most this many layers run unrolled, which saves the copies that
 # a scan makes of weights and activations (a fifth of a step on CPU). Deeper
-# ones are scanned, so that compile time does not grow with depth.
+# models run as a scan, so that compile time does not grow with depth.
 UNROLL_LIMIT = 8
 
-_SUM = jnp.float32  # Of sums over heads or channels, which cross devices.
+# The type of sums over heads or channels, which may cross devices.
+_SUM = jnp.float32
 
 
 class KeyValues(NamedTuple):
@@ -32,9 +33,9 @@ class KeyValues(NamedTuple):
 
 
 class Context(NamedTuple):
-  """What every layer needs to know about the tokens.
+  """Positions and mask of the tokens, the same for every layer.
 
-  cosines, sines: `[B, T, d / 2]` float32, of the rotary positions.
+  cosines, sines: `[B, T, d / 2]` float32, see `rope.rotations`.
   mask: `[B, T, S]` bool, True where a token may attend to a column.
   column: `[]` int32, where the first token goes in a key-value cache.
   """
@@ -75,10 +76,10 @@ def look_up(
   dtype: Any,
   constrain_fn: base.ConstrainFn,
 ) -> base.Array:
-  """Returns the embeddings of tokens, `[B, T, D]`, of a `[V, D]` table.
+  """Returns the embeddings of tokens, `[B, T, D]`, from a `[V, D]` table.
 
-  Each device reads its channels of more rows than its own, and then exchanges
-  them for its rows: neither the table nor all rows are ever in one place.
+  Each device reads its channels for more rows than its own, and then exchanges
+  them for all channels of its rows. No device has the whole table or all rows.
   """
   tokens_BT = constrain_fn(tokens_BT, ('data_rows', None))
   x_BTD = constrain_fn(embedding[tokens_BT], ('data_rows', None, 'embed'))
@@ -97,25 +98,25 @@ def logits(
 ) -> base.Array:
   """Returns float32 logits of hidden states, `[B, D]` or `[B, T, D]`.
 
-  Each device computes its tokens of the vocabulary for more rows than its own,
-  which weigh far less than the weights. So neither the output projection is
-  collected, nor is its gradient added up over `fsdp`. Where `tensor` x `fsdp`
-  does not divide V, the compiler collects it after all.
+  Each device computes its part of the vocabulary for more rows than its own.
+  The rows are far smaller than the weights, so this saves to collect the output
+  projection and to add up its gradient over `fsdp`. The compiler collects it
+  after all where `tensor` x `fsdp` does not divide V.
   """
   inner = (None,) * (x.ndim - 2)
   x = constrain_fn(x, ('data_rows', *inner, None))
   rows = 'bt'[: x.ndim - 1]
-  found = matmul(f'{rows}d,vd->{rows}v', jnp.float32, x, weight_VD)
-  return constrain_fn(found, ('data_rows', *inner, 'fsdp_vocab'))
+  result = matmul(f'{rows}d,vd->{rows}v', jnp.float32, x, weight_VD)
+  return constrain_fn(result, ('data_rows', *inner, 'fsdp_vocab'))
 
 
 class Layer(nnx.Module):
-  """The parameters of all layers, stacked; called on those of one.
+  """A layer. Its constructor draws the parameters of all layers, stacked.
 
-  Matrices that read the same input are stored as one: `key_value[..., c, :,
-  :]` is keys for c = 0 and values for c = 1, `gate_up[..., c, :]` gate and up.
-  Weights start normal with variance 1 / fan-in; the two that write to the
-  residual stream are scaled down by sqrt(2 num_layers), as in GPT-2.
+  Matrices that read the same input are one array: `key_value[..., c, :, :]` has
+  keys for c = 0 and values for c = 1, `gate_up[..., c, :]` has gate and up.
+  Weights start normal with variance 1 / fan-in. The two that write to the
+  residual stream are divided by sqrt(2 num_layers), as in GPT-2.
   """
 
   def __init__(
@@ -183,16 +184,16 @@ class Layer(nnx.Module):
     Args:
       x_BTD: `[B, T, D]` residual stream.
       context: positions and mask.
-      cache: None to attend to the T tokens themselves. Else their keys and
-        values are written to the columns from `context.column` on, and all
-        columns are attended to.
+      cache: None to attend to the T tokens alone. Otherwise the layer writes
+        their keys and values to the columns from `context.column` on, and
+        attends to all columns.
       index: `[]` int32, index of this layer in the cache.
     """
     epsilon = self.config.norm_eps
     h_BTD = rms_norm(x_BTD, self.attention_norm[...], epsilon)
     q_BKGTd, keys_BKSd, values_BKSd = self._project(h_BTD, context)
     if cache is not None:
-      # Written first and read after, or XLA would copy the cache.
+      # If it were read before the write, XLA would copy the cache.
       start = (index, 0, 0, context.column, 0)
       cache = KeyValues(
         jax.lax.dynamic_update_slice(cache.keys, keys_BKSd[None], start),
@@ -209,7 +210,8 @@ class Layer(nnx.Module):
     h_BTcF = matmul('btd,dcf->btcf', h_BTD.dtype, h_BTD, self.gate_up[...])
     h_BTF = jax.nn.silu(h_BTcF[:, :, 0]) * h_BTcF[:, :, 1]
     x_BTD = _add(x_BTD, matmul('btf,fd->btd', _SUM, h_BTF, self.down[...]))
-    # As the look-up left them: no layer is free to choose another split.
+    # The same split as after the look-up, so that the compiler chooses no
+    # other.
     return self.constrain_fn(x_BTD, ('rows', None, None)), cache
 
   def _project(
@@ -257,8 +259,8 @@ def attend(
 ) -> base.Array:
   """Returns grouped-query attention `[B, K, G, T, d]`, softmax in float32.
 
-  Ainslie et al., 'GQA', arXiv:2305.13245. Keys and values are not repeated:
-  the query heads of a group are rows of one matrix.
+  Ainslie et al., 'GQA', arXiv:2305.13245. The query heads of a group are rows
+  of one matrix, so that keys and values need not be repeated.
   """
   scores_BKGTS = _read_keys(q_BKGTd, keys_BKSd) * q_BKGTd.shape[-1] ** -0.5
   scores_BKGTS = jnp.where(
@@ -270,8 +272,8 @@ def attend(
 def _read_keys(q_BKGTd: base.Array, keys_BKSd: base.Array) -> base.Array:
   B, K, G, T, d = q_BKGTd.shape
   if T == 1:
-    # A single query is bound by reading the keys: a product and a sum are then
-    # faster than a tiny matmul for each row and head.
+    # Reading the keys takes most of the time of a single query. A product and a
+    # sum are then faster than a tiny matmul for each row and head.
     products_BKGSd = q_BKGTd * keys_BKSd[:, :, None]
     return jnp.sum(products_BKGSd, -1, dtype=jnp.float32)[:, :, :, None]
   scores = jnp.einsum(
@@ -305,15 +307,15 @@ def matmul(
 ) -> base.Array:
   """Returns the einsum of activations and float32 weights.
 
-  Factors are of `x.dtype`. Sums that may cross devices are float32: those of
-  both gradients, and those of the result if it is. The gradient of the weights
-  stays float32, so that any split of the rows over devices and microbatches
-  adds up in float32.
+  Factors have the type of `x`. Sums that may cross devices are float32: the
+  sums of both gradients, and of a float32 result. The gradient of the weights
+  stays float32, so that rows on several devices or in several microbatches add
+  up in float32.
 
   Args:
-    subscripts: two operands, each letter of an operand in another one or in
-      the result.
-    dtype: of the result.
+    subscripts: two operands; each letter of an operand is also in the other one
+      or in the result.
+    dtype: type of the result.
     x: activations.
     weight: float32.
   """

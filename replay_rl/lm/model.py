@@ -1,8 +1,8 @@
 """Decoder-only transformer with the architecture of Llama 3, Qwen2.5 or Qwen3.
 
-The module is split once into a static graph definition and a nested dict of
-arrays; all functions here are pure in the arrays. The sampler and the learner
-run the same code, so that their log-probabilities agree.
+`init` splits the module once into a static graph definition and a nested dict
+of arrays; all functions here are pure in the arrays. The sampler and the
+learner run the same code, so that their log-probabilities agree.
 """
 
 import functools
@@ -76,7 +76,7 @@ def init(
 
 
 def merge(graphdef: nnx.GraphDef, params: base.PyTree) -> Transformer:
-  """Returns the module; of layers that run unrolled it has the first alone."""
+  """Returns the module; of unrolled layers it has only the first."""
   used = {name: leaf for name, leaf in params.items() if name != _OUTPUT}
   if isinstance(used['layers'], list):
     used['layers'] = used['layers'][0]
@@ -110,10 +110,10 @@ def logical_axes(config: architecture.TransformerConfig) -> base.PyTree:
 
 
 def unstack(params: base.PyTree) -> base.PyTree:
-  """Returns the parameters with a list of layers, if these run unrolled.
+  """Returns the parameters with a list of layers, if the layers run unrolled.
 
-  All functions of this module take both forms. A caller with a loop around
-  the model converts once, outside, so that no step slices the weights.
+  All functions of this module take both forms. A caller that loops over the
+  model converts once, before the loop, so that no step slices the weights.
   """
   stacked = params['layers']
   if isinstance(stacked, list):
@@ -130,8 +130,9 @@ def unstack(params: base.PyTree) -> base.PyTree:
 def untie(params: base.PyTree) -> base.PyTree:
   """Returns parameters with the output projection as a leaf of its own.
 
-  Tied embeddings are read twice, at the input and at the output; a gradient of
-  the result keeps the two apart, as its 'embedding' and 'output_projection'.
+  The model reads tied embeddings twice, at the input and at the output. The
+  gradient of the result has a leaf for each: 'embedding' and
+  'output_projection'.
   """
   return {**params, _OUTPUT: output_projection(params)}
 
@@ -157,9 +158,9 @@ def apply(
     graphdef: from `init`.
     params: from `init`, or `unstack` of it.
     tokens: `[B, T]` int32.
-    is_valid: `[B, T]` bool, False for padding on any side, which is neither
-      attended to nor counted in positions. None is enough for right padding,
-      which causal attention never reads.
+    is_valid: `[B, T]` bool, False for padding on any side: no token attends to
+      it, and positions do not count it. None is enough for right padding, which
+      causal attention never reads.
 
   Returns:
     `[B, T, V]` float32.
@@ -176,7 +177,7 @@ def extend(
   *,
   is_valid: base.Array,
 ) -> tuple[base.Array, cache_lib.Cache]:
-  """Reads T more tokens of each row: prefill and decode.
+  """Reads T more tokens of each row, in prefill or decode.
 
   Args:
     graphdef: from `init`.
@@ -186,8 +187,7 @@ def extend(
     is_valid: `[B, T]` bool, as in `apply`.
 
   Returns:
-    Hidden states `[B, T, D]`, of which the caller passes to `unembed` those
-    it needs, and the cache with these tokens written.
+    Hidden states `[B, T, D]`, for `unembed`, and the cache with the tokens.
   """
   chex.assert_rank(tokens, 2)
   chex.assert_equal_shape([tokens, is_valid])
@@ -225,7 +225,7 @@ def unembed(
 
 
 def output_projection(params: base.PyTree) -> base.Array:
-  """Returns `[V, D]`, from the most specific leaf that there is."""
+  """Returns `[V, D]`: the leaf of `untie`, or else the one of the model."""
   for name in (_OUTPUT, 'unembedding'):
     if name in params:
       return params[name]
@@ -240,7 +240,7 @@ def hidden_states(
   *,
   remat: bool,
 ) -> base.Array:
-  """Returns what the output layer reads, `[B, T, D]`, without a cache."""
+  """Returns the input of the output layer, `[B, T, D]`, without a cache."""
   chex.assert_rank(tokens_BT, 2)
   if is_valid_BT is None:
     is_valid_BT = jnp.ones((1, tokens_BT.shape[1]), bool)
@@ -272,7 +272,7 @@ def _forward(
   key_values: base.PyTree,
   remat: bool,
 ) -> tuple[base.Array, base.PyTree]:
-  """Returns hidden states, and the keys and values if there were any."""
+  """Returns hidden states, and `key_values` with the tokens if not None."""
   chex.assert_type([tokens_BT, is_valid_BS], [jnp.int32, bool])
   params = unstack(params)
   per_layer = params['layers']
@@ -299,7 +299,7 @@ def _forward(
     return module(x_BTD, context, key_values, index), None
 
   if remat:
-    # In a scan both passes may share the weights that were collected.
+    # In a scan, both passes may share the weights that devices collected.
     run_layer = jax.checkpoint(run_layer, prevent_cse=is_unrolled)
   x_BTD = layers.look_up(
     module.embedding[...],

@@ -29,8 +29,8 @@ def scale_frequencies(
 ) -> np.ndarray:
   """Slows the frequencies that did not complete a turn in pre-training.
 
-  Llama Team, 'The Llama 3 Herd of Models', arXiv:2407.21783; the formula is
-  that of the released `rope_type: llama3` checkpoints.
+  Llama Team, 'The Llama 3 Herd of Models', arXiv:2407.21783. The released
+  checkpoints with `rope_type: llama3` define the formula.
 
   Args:
     freqs: `[head_dim / 2]` radians per token.
@@ -58,12 +58,12 @@ def rotate(x: base.Array, cosines: base.Array, sines: base.Array) -> base.Array:
   """Rotates channel i with channel i + head_dim / 2.
 
   Args:
-    x: `[..., head_dim]`, of the rank of the next two.
-    cosines: `[..., head_dim / 2]`, broadcast against `x`.
+    x: `[..., head_dim]`.
+    cosines: `[..., head_dim / 2]`, of the same rank, broadcast against `x`.
     sines: `[..., head_dim / 2]`, as `cosines`.
 
   Returns:
-    Same shape and type as `x`.
+    `[..., head_dim]`, of the type of `x`.
   """
   first, second = jnp.split(x, 2, axis=-1)
   rotated = jnp.concatenate(

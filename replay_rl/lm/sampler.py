@@ -1,6 +1,7 @@
 """Generation: one jitted program of prefill and decode with a KV cache."""
 
 import functools
+from typing import Annotated
 from typing import NamedTuple
 
 import chex
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from replay_rl import base
+from replay_rl import constants
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import model
@@ -18,8 +20,8 @@ from replay_rl.lm import truncation
 class _Step(NamedTuple):
   """One token of every row, `[B]`; `[R, B]` for all of them.
 
-  is_sampled: bool, False if the row had finished: the other fields of the row
-    then mean nothing.
+  is_sampled: bool, False if the row had finished; its other fields then have no
+    meaning.
   """
 
   tokens: base.Array
@@ -30,7 +32,7 @@ class _Step(NamedTuple):
 
 
 class _Loop(NamedTuple):
-  """num_steps: `[]` tokens drawn per row. is_finished: `[B]` bool."""
+  """The state of decoding: num_steps `[]` tokens drawn so far of each row."""
 
   num_steps: base.Array
   steps: _Step
@@ -38,59 +40,90 @@ class _Loop(NamedTuple):
   cache: cache_lib.Cache
 
 
-@functools.partial(
-  jax.jit,
-  static_argnames=(
-    'graphdef',
-    'max_new_tokens',
-    'eos_ids',
-    'pad_id',
-    'temperature',
-    'top_k',
-    'top_p',
-  ),
-)
+@constants.checked
 def generate(
   graphdef: nnx.GraphDef,
   params: base.PyTree,
   rng_key: base.Array,
   prompts: base.Prompts,
+  rollout_id: base.Array,
   *,
-  max_new_tokens: int,
+  max_new_tokens: Annotated[int, constants.interval('[1, inf)')],
   eos_ids: tuple[int, ...],
   pad_id: int,
-  temperature: float,
-  top_k: int | None,
-  top_p: float | None,
+  temperature: Annotated[base.Scalar | None, constants.POSITIVE],
+  top_k: Annotated[int | None, constants.interval('[1, inf)')],
+  top_p: Annotated[base.Scalar | None, constants.interval('(0, 1]')],
 ) -> base.Completions:
   """Samples one response to each prompt.
 
-  What a row samples depends on its prompt, its index in the batch and the key,
-  not on the other rows nor on the padding of the prompts.
+  The response of a row depends on its prompt, its rollout_id and the key. It
+  does not depend on the other rows, on the place of the row in the batch, or on
+  the padding of the prompt.
 
   Args:
     graphdef: from `model.init`.
     params: from `model.init`.
     rng_key: random key, consumed.
     prompts: right-padded `[B, L]` tokens and their lengths, at least 1.
+    rollout_id: `[B]` uint32. Rows with the same prompt and the same id have the
+      same response.
     max_new_tokens: R, the longest response, end-of-sequence included.
     eos_ids: tokens that end a response; at least one.
-    pad_id: token written after the end of a row; any id of the vocabulary.
-    temperature: divides the logits. At 0 the most probable token is taken,
+    pad_id: token after the end of a row; any id of the vocabulary.
+    temperature: `[]`, divides the logits. None takes the most probable token,
       with log-probability and entropy 0.
     top_k: sample among the k most probable tokens only; None for all.
-    top_p: sample among the fewest tokens of at least this mass; None for all.
+    top_p: `[]`, sample among the fewest tokens of at least this mass; None for
+      all. Other values of temperature and top_p need no compilation, as opposed
+      to None.
 
   Returns:
     `Completions` with T = L + R.
 
   Raises:
-    ValueError: if an argument is outside its range, or `L + R` exceeds the
-      model's context.
+    ValueError: an argument is outside its interval, or `L + R` exceeds the
+      context of the model.
   """
-  chex.assert_rank([prompts.tokens, prompts.lengths], [2, 1])
+  return _generate(
+    graphdef,
+    params,
+    rng_key,
+    prompts,
+    rollout_id,
+    max_new_tokens=max_new_tokens,
+    eos_ids=eos_ids,
+    pad_id=pad_id,
+    temperature=_as_input(temperature),
+    top_k=top_k,
+    top_p=_as_input(top_p),
+  )
+
+
+@functools.partial(
+  jax.jit,
+  static_argnames=('graphdef', 'max_new_tokens', 'eos_ids', 'pad_id', 'top_k'),
+)
+def _generate(
+  graphdef: nnx.GraphDef,
+  params: base.PyTree,
+  rng_key: base.Array,
+  prompts: base.Prompts,
+  rollout_id: base.Array,
+  *,
+  max_new_tokens: int,
+  eos_ids: tuple[int, ...],
+  pad_id: int,
+  temperature: base.Array | None,
+  top_k: int | None,
+  top_p: base.Array | None,
+) -> base.Completions:
+  chex.assert_rank([prompts.tokens, prompts.lengths, rollout_id], [2, 1, 1])
   chex.assert_type([prompts.tokens, prompts.lengths], jnp.int32)
-  chex.assert_equal_shape_prefix([prompts.tokens, prompts.lengths], 1)
+  chex.assert_type(rollout_id, jnp.uint32)
+  chex.assert_equal_shape_prefix(
+    [prompts.tokens, prompts.lengths, rollout_id], 1
+  )
   B, L = prompts.tokens.shape
   config = model.config_of(graphdef, params)
   _check_arguments(
@@ -99,16 +132,15 @@ def generate(
     max_new_tokens=max_new_tokens,
     eos_ids=eos_ids,
     pad_id=pad_id,
-    temperature=temperature,
     top_k=top_k,
-    top_p=top_p,
   )
   params = model.unstack(params)
+  row_keys_B = jax.vmap(jax.random.fold_in, (None, 0))(rng_key, rollout_id)
 
   def draw(x_BD, num_steps, is_finished_B):
     """Returns the next token of every row, and which rows it finishes."""
     step = _draw(
-      jax.random.fold_in(rng_key, num_steps),
+      jax.vmap(jax.random.fold_in, (0, None))(row_keys_B, num_steps),
       model.unembed(graphdef, params, x_BD),
       ~is_finished_B,
       temperature=temperature,
@@ -163,27 +195,32 @@ def generate(
   return _completions(prompts, loop, pad_id)
 
 
+def _as_input(value: base.Scalar | None) -> base.Array | None:
+  # Otherwise jit would compile anew for an int, a float and an array.
+  return None if value is None else jnp.asarray(value, jnp.float32)
+
+
 def _draw(
-  rng_key: base.Array,
+  rng_keys_B: base.Array,
   logits_BV: base.Array,
   is_sampled_B: base.Array,
   *,
-  temperature: float,
+  temperature: base.Array | None,
   top_k: int | None,
-  top_p: float | None,
+  top_p: base.Array | None,
 ) -> _Step:
-  """Returns one token per row and what is recorded about it."""
-  if temperature == 0.0:
+  """Returns one token of every row and its record."""
+  if temperature is None:
     tokens_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
     zeros_B = jnp.zeros(tokens_B.shape, jnp.float32)
     return _Step(tokens_B, zeros_B, zeros_B, zeros_B, is_sampled_B)
   full_BV = jax.nn.log_softmax(logits_BV / temperature)
   if top_k is None and top_p is None:
-    tokens_B = jax.random.categorical(rng_key, full_BV).astype(jnp.int32)
+    tokens_B = _categorical(rng_keys_B, full_BV)
     behavior_B = _pick(full_BV, tokens_B)
   else:
     kept_BK, ids_BK = truncation.truncate(full_BV, top_k=top_k, top_p=top_p)
-    choices_B = jax.random.categorical(rng_key, kept_BK)
+    choices_B = _categorical(rng_keys_B, kept_BK)
     tokens_B = _pick(ids_BK, choices_B)
     behavior_B = _pick(kept_BK, choices_B)
   return _Step(
@@ -195,6 +232,13 @@ def _draw(
   )
 
 
+def _categorical(rng_keys_B: base.Array, logprobs_BV: base.Array) -> base.Array:
+  # Each row has a key of its own.
+  return jax.vmap(jax.random.categorical)(rng_keys_B, logprobs_BV).astype(
+    jnp.int32
+  )
+
+
 def _pick(table_BV: base.Array, ids_B: base.Array) -> base.Array:
   return jnp.take_along_axis(table_BV, ids_B[:, None], axis=1)[:, 0]
 
@@ -203,8 +247,8 @@ def _pick(table_BV: base.Array, ids_B: base.Array) -> base.Array:
 def _all_rows(is_true: base.Array) -> base.Array:
   """Returns whether all are True, over the mapped axis of a vmap as well.
 
-  A mapped loop condition would make the loop copy its state, the cache
-  included, at every step.
+  With a mapped loop condition, the loop would copy its state, also the cache,
+  at every step.
   """
   return jnp.all(is_true)
 
@@ -255,28 +299,20 @@ def _check_arguments(
   max_new_tokens: int,
   eos_ids: tuple[int, ...],
   pad_id: int,
-  temperature: float,
   top_k: int | None,
-  top_p: float | None,
 ) -> None:
-  if max_new_tokens < 1:
-    raise ValueError(f'max_new_tokens={max_new_tokens} must be at least 1.')
   if prompt_columns + max_new_tokens > config.max_context:
     raise ValueError(
-      f'{prompt_columns} prompt columns and max_new_tokens={max_new_tokens} '
-      f'exceed max_context={config.max_context}.'
+      f'max_new_tokens = {max_new_tokens}: must be at most max_context = '
+      f'{config.max_context} less the {prompt_columns} columns of prompts'
     )
   for name, tokens in (('eos_ids', eos_ids), ('pad_id', (pad_id,))):
     if not tokens or not all(0 <= t < config.vocab_size for t in tokens):
       raise ValueError(
-        f'{name}={tokens} must be in [0, vocab_size={config.vocab_size}), and '
-        'at least one.'
+        f'{name} = {tokens}: must be at least one token in '
+        f'[0, {config.vocab_size})'
       )
-  if not temperature >= 0.0:
-    raise ValueError(f'temperature={temperature} must be at least 0.')
-  if top_k is not None and not 1 <= top_k <= config.vocab_size:
+  if top_k is not None and top_k > config.vocab_size:
     raise ValueError(
-      f'top_k={top_k} must be None or in [1, vocab_size={config.vocab_size}].'
+      f'top_k = {top_k}: must be at most vocab_size = {config.vocab_size}'
     )
-  if top_p is not None and not 0.0 < top_p <= 1.0:
-    raise ValueError(f'top_p={top_p} must be None or in (0, 1].')

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens: what the learner computes."""
+"""Log-probabilities of given tokens, for the learner."""
 
 import functools
 
@@ -27,39 +27,39 @@ def token_logprobs(
     params: from `model.init`.
     tokens: `[B, T]` int32, right-padded.
     temperature: `[]` positive; logits are divided by it.
-    chunk_size: tokens of a row whose logits exist at once, in the backward
-      pass too, which computes them again; None for all. Then the largest array
-      is `[B, chunk_size, V]` instead of `[B, T, V]`.
-    remat: compute the activations of a layer again in the backward pass, which
-      keeps the input of each layer only.
+    chunk_size: tokens of a row whose logits exist at once; None for all. The
+      largest array is `[B, chunk_size, V]` then, not `[B, T, V]`; the backward
+      pass computes logits again.
+    remat: whether the backward pass computes the activations of a layer again,
+      so that only the input of each layer is kept.
 
   Returns:
     `[B, T]` float32 each: log p(token t | tokens < t), and the entropy in nats
-    of the distribution it is scored under; both zero at t = 0.
+    of this distribution; both zero at t = 0.
 
   Raises:
-    ValueError: if `chunk_size` is less than 1.
+    ValueError: `chunk_size` is less than 1.
   """
   if chunk_size is not None and chunk_size < 1:
-    raise ValueError(f'chunk_size={chunk_size} must be None or at least 1.')
+    raise ValueError(f'chunk_size = {chunk_size}: must be None or at least 1')
   x_BTD = model.hidden_states(
     graphdef, params, tokens[:, :-1], None, remat=remat
   )
   constrain_fn = model.merge(graphdef, params).constrain_fn
-  # Arranged once, outside of the loop over chunks.
+  # Before the loop over chunks, so that devices exchange the weights once.
   weight_VD = layers.split_vocab(model.output_projection(params), constrain_fn)
   score = functools.partial(_score, constrain_fn, weight_VD, temperature)
   num_scored = tokens.shape[1] - 1
   if chunk_size is None or chunk_size >= num_scored:
     logprobs_BT, entropy_BT = score(x_BTD, tokens[:, 1:])
   else:
-    # Rows stay whole, since they may be split over devices.
+    # Each chunk has all rows, since rows may be split over devices.
     num_chunks = -(-num_scored // chunk_size)
     chunks = jax.tree.map(
       lambda leaf: _split_tokens(leaf, num_chunks, chunk_size),
       (x_BTD, tokens[:, 1:]),
     )
-    again = jax.checkpoint(score, prevent_cse=False)  # As of a layer.
+    again = jax.checkpoint(score, prevent_cse=False)  # As for a layer.
     scored = jax.lax.map(lambda chunk: again(*chunk), chunks)
     logprobs_BT, entropy_BT = jax.tree.map(
       lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1)[
@@ -81,7 +81,7 @@ def _score(
   """Returns the log-probabilities of the tokens, and the entropy."""
   logits_BTV = layers.logits(x_BTD, weight_VD, constrain_fn=constrain_fn)
   logprobs_BTV = jax.nn.log_softmax(logits_BTV / temperature)
-  # A masked sum: the transpose of a gather would be a scatter.
+  # A masked sum, because the transpose of a gather is a scatter.
   ids_11V = jnp.arange(logits_BTV.shape[-1])[None, None, :]
   is_token_BTV = ids_11V == tokens_BT[:, :, None]
   logprobs_BT = jnp.sum(jnp.where(is_token_BTV, logprobs_BTV, 0.0), axis=-1)

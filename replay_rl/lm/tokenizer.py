@@ -1,7 +1,7 @@
 """Text to tokens and back, with the files of a Hugging Face model folder.
 
-Reads `tokenizer.json`, or builds the byte-level BPE of Qwen2 and Qwen3 from
-`vocab.json` and `merges.txt`. Needs `tokenizers`, not `transformers`.
+`load` reads `tokenizer.json`, or builds the byte-level BPE of Qwen2 and Qwen3
+from `vocab.json` and `merges.txt`. It needs `tokenizers`, not `transformers`.
 """
 
 import itertools
@@ -21,9 +21,11 @@ try:
   from tokenizers import normalizers
   from tokenizers import pre_tokenizers
 except ImportError as error:
-  raise ImportError("Tokenizers need: pip install -e '.[math]'") from error
+  raise ImportError(
+    "tokenizers is not installed: pip install -e '.[math]'"
+  ) from error
 
-# How Qwen2 and Qwen3 cut text before merging; each digit is a piece of its own.
+# Qwen2 and Qwen3 cut text so before they merge; each digit is a piece.
 # https://huggingface.co/Qwen/Qwen3-0.6B-Base/blob/main/tokenizer.json
 QWEN_SPLIT = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -35,7 +37,7 @@ QWEN_SPLIT = (
   r'|\s+'
 )
 QWEN_CLASSES = ('Qwen2Tokenizer', 'Qwen2TokenizerFast')
-# Stands in decoded text for a token without text, as for broken UTF-8.
+# In decoded text, this stands for a token without text, or for broken UTF-8.
 NO_TEXT = '\N{REPLACEMENT CHARACTER}'
 
 _NAMED_TOKENS = (
@@ -50,10 +52,10 @@ _NAMED_TOKENS = (
 
 
 class Tokenizer:
-  """Text to tokens and back. Made by `load`.
+  """Text to tokens and back; see `load`.
 
   Attributes:
-    vocab_size: the largest id and one. The model's may be larger: it is padded.
+    vocab_size: the largest id plus one. A model may have more, as padding.
     eos_ids: tokens that end a response; the first is the main one.
     pad_id: token after the end of a row.
   """
@@ -74,7 +76,7 @@ class Tokenizer:
       eos_ids: at least one.
       pad_id: see the class.
       template: the chat template, in Jinja; None if the model has none.
-      named_tokens: `bos_token` and the like, which the template can read.
+      named_tokens: the template can read these, such as `bos_token`.
     """
     self._backend = backend
     self._ids = frozenset(backend.get_vocab(with_added_tokens=True).values())
@@ -95,8 +97,8 @@ class Tokenizer:
     """Returns the text of tokens.
 
     Args:
-      ids: integers. One that is no token of the vocabulary (a model can emit
-        such, see `vocab_size`) becomes `NO_TEXT`, as do broken bytes.
+      ids: integers. An id outside the vocabulary, which a model can emit (see
+        `vocab_size`), becomes `NO_TEXT`; so do broken bytes.
       skip_special: leave special tokens out, such as end-of-sequence.
     """
     text = ''
@@ -122,17 +124,17 @@ class Tokenizer:
     Args:
       messages: each with 'role' and 'content', such as `{'role': 'user',
         'content': 'What is 1 + 1?'}`.
-      add_generation_prompt: end with what comes before an answer.
-      **variables: further ones that the template reads, `enable_thinking=False`
-        for one. They go before the named tokens of the tokenizer.
+      add_generation_prompt: end with the beginning of an answer.
+      **variables: further variables that the template reads, such as
+        `enable_thinking=False`. They go before the named tokens.
 
     Raises:
-      ValueError: if the model has no chat template, or it refuses the messages.
+      ValueError: the model has no chat template, or it refuses the messages.
     """
     if self._template is None:
       raise ValueError(
-        'the tokenizer has no chat template: neither chat_template.jinja nor '
-        '`chat_template` in tokenizer_config.json.'
+        'chat template = None: must be in chat_template.jinja, or '
+        '`chat_template` of tokenizer_config.json'
       )
     return chat_template.render(
       self._template,
@@ -145,14 +147,15 @@ class Tokenizer:
 def load(folder: str | pathlib.Path) -> Tokenizer:
   """Returns the tokenizer of a model folder.
 
-  Reads `tokenizer.json`; without it, builds the tokenizer of a Qwen2 or Qwen3
-  from `vocab.json`, `merges.txt` and `tokenizer_config.json`. The ids that end
-  a response are the `eos_token_id` of `generation_config.json`, else the
-  `eos_token` of `tokenizer_config.json`. For `pad_id`, that file's `pad_token`,
-  else the first id that ends a response.
+  This function reads `tokenizer.json`. Without that file, it builds the
+  tokenizer of a Qwen2 or Qwen3 from `vocab.json`, `merges.txt` and
+  `tokenizer_config.json`. A response ends with the `eos_token_id` of
+  `generation_config.json`, else with the `eos_token` of
+  `tokenizer_config.json`. `pad_id` is the `pad_token` of that file, else the
+  first id that ends a response.
 
   Raises:
-    ValueError: if files are missing, broken, or do not agree.
+    ValueError: files are missing or broken, or do not agree.
   """
   folder = pathlib.Path(folder)
   config = _read_config(folder / 'tokenizer_config.json')
@@ -181,8 +184,10 @@ def _from_tokenizer_json(path: pathlib.Path) -> tokenizers.Tokenizer:
   try:
     backend = tokenizers.Tokenizer.from_file(str(path))
   except Exception as error:  # The library raises nothing narrower.
-    raise ValueError(f'{path}: not a tokenizer: {error}') from error
-  # Some models were published with the limits of their training.
+    raise ValueError(
+      f'path = {str(path)!r}: must be a tokenizer: {error}'
+    ) from error
+  # Some published files have the limits of training.
   backend.no_truncation()
   backend.no_padding()
   return backend
@@ -195,14 +200,14 @@ def _from_vocab_and_merges(
   missing = [name for name in names if not (folder / name).is_file()]
   if missing:
     raise ValueError(
-      f'{folder}: found neither tokenizer.json nor {", ".join(missing)}. '
-      f'Get the files with: hf download MODEL --local-dir {folder}'
+      f'folder = {str(folder)!r}: must have tokenizer.json or '
+      f'{", ".join(missing)}; hf download MODEL --local-dir {folder} gets the '
+      'files'
     )
   if config.get('tokenizer_class') not in QWEN_CLASSES:
     raise ValueError(
-      f'{folder}: tokenizer_class = {config.get("tokenizer_class")!r}, but '
-      f'only {" or ".join(QWEN_CLASSES)} can be built from vocab.json and '
-      'merges.txt; other models need tokenizer.json.'
+      f'tokenizer_class = {config.get("tokenizer_class")!r}: must be '
+      f'{" or ".join(QWEN_CLASSES)} without tokenizer.json, in {folder}'
     )
   try:
     model = models.BPE.from_file(
@@ -210,7 +215,8 @@ def _from_vocab_and_merges(
     )
   except Exception as error:  # The library raises nothing narrower.
     raise ValueError(
-      f'{folder}: vocab.json or merges.txt cannot be read: {error}'
+      f'folder = {str(folder)!r}: must have a vocab.json and a merges.txt that '
+      f'fit: {error}'
     ) from error
   backend = tokenizers.Tokenizer(model)
   backend.normalizer = normalizers.NFC()
@@ -223,7 +229,7 @@ def _from_vocab_and_merges(
     ]
   )
   backend.decoder = decoders.ByteLevel()
-  # Ids are given out in this order.
+  # The backend numbers the tokens in this order.
   for _, token in _added_tokens(config):
     backend.add_tokens([tokenizers.AddedToken(**token)])
   return backend
@@ -244,13 +250,13 @@ def _check_added_tokens(
   backend: tokenizers.Tokenizer,
   config: Mapping[str, Any],
 ) -> None:
-  # A token that is missing or has moved would be cut up without a word.
+  # The backend would cut up a token that is missing or has moved, in silence.
   for number, token in _added_tokens(config):
-    found = backend.token_to_id(token['content'])
-    if found != number:
+    known = backend.token_to_id(token['content'])
+    if known != number:
       raise ValueError(
-        f'{folder}: token {token["content"]!r} has the id {found} in the '
-        f'vocabulary, but {number} in tokenizer_config.json.'
+        f'id of {token["content"]!r} = {known}: must be {number}, as in '
+        f'{folder}/tokenizer_config.json'
       )
 
 
@@ -260,22 +266,22 @@ def _eos_ids(
   config: Mapping[str, Any],
   generation: Mapping[str, Any],
 ) -> tuple[int, ...]:
-  found = generation.get('eos_token_id')
-  if found is None:
+  eos = generation.get('eos_token_id')
+  if eos is None:
     content = _content(config.get('eos_token'))
     if content is None:
       raise ValueError(
-        f'{folder}: neither `eos_token_id` in generation_config.json nor '
-        '`eos_token` in tokenizer_config.json says what ends a response. Get '
-        f'the files with: hf download MODEL --local-dir {folder}'
+        f'folder = {str(folder)!r}: must have `eos_token_id` in '
+        'generation_config.json or `eos_token` in tokenizer_config.json; hf '
+        f'download MODEL --local-dir {folder} gets the files'
       )
     return (_id(folder, backend, 'eos', content),)
-  eos_ids = (found,) if isinstance(found, int) else tuple(found)
+  eos_ids = (eos,) if isinstance(eos, int) else tuple(eos)
   unknown = [i for i in eos_ids if backend.id_to_token(i) is None]
   if unknown or not eos_ids:
     raise ValueError(
-      f'{folder}: eos_token_id = {found} in generation_config.json, must be '
-      'one or more ids of the vocabulary.'
+      f'eos_token_id = {eos}: must be one or more ids of the vocabulary, in '
+      f'{folder}/generation_config.json'
     )
   return eos_ids
 
@@ -283,17 +289,17 @@ def _eos_ids(
 def _id(
   folder: pathlib.Path, backend: tokenizers.Tokenizer, name: str, content: str
 ) -> int:
-  found = backend.token_to_id(content)
-  if found is None:
+  number = backend.token_to_id(content)
+  if number is None:
     raise ValueError(
-      f'{folder}: {name}_token = {content!r} in tokenizer_config.json is not '
-      'in the vocabulary.'
+      f'{name}_token = {content!r}: must be in the vocabulary, in '
+      f'{folder}/tokenizer_config.json'
     )
-  return found
+  return number
 
 
 def _content(token: str | Mapping[str, Any] | None) -> str | None:
-  # Older files spell a token out as an object.
+  # In older files, a token is an object.
   return token['content'] if isinstance(token, Mapping) else token
 
 
@@ -303,7 +309,7 @@ def _read_config(path: pathlib.Path) -> Mapping[str, Any]:
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
   except ValueError as error:
-    raise ValueError(f'{path}: not JSON: {error}') from error
+    raise ValueError(f'path = {str(path)!r}: must be JSON: {error}') from error
   if not isinstance(config, dict):
-    raise ValueError(f'{path}: not a JSON object.')
+    raise ValueError(f'path = {str(path)!r}: must hold a JSON object')
   return config

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 from replay_rl import base
 from replay_rl import constants
 
-# Rows summed together. Fixed, so that a draw does not depend on how the slots
-# are divided among devices; 128 is the lane width of a TPU.
+# Slots whose weights are summed together. The number is fixed, so that a draw
+# does not depend on how many devices there are; 128 is the lane width of a TPU.
 BLOCK_SIZE = 128
-# The smallest normal float32: some backends flush smaller weights to zero, and
-# some do so in a sum but not in a comparison.
+# The smallest normal float32. A backend may flush a smaller weight to zero in a
+# sum, and yet find it above zero.
 MIN_WEIGHT = 2.0**-126
 # The reciprocal of this power of two is still a normal float32.
 _MAX_SCALE = 2.0**126
@@ -32,16 +32,16 @@ def blocked_inverse_cdf(
 ) -> base.Draw:
   """Draws with replacement, slot i with probability w_i / sum(w).
 
-  First a block of BLOCK_SIZE slots by its summed weight, then a slot inside it
-  with a fresh uniform. A uniform float32 has 2^23 values: with one level only,
-  slots narrower than that are drawn unevenly, some never.
+  This draws a block of BLOCK_SIZE slots by its summed weight, and then a slot
+  inside it with a fresh uniform. A uniform float32 has 2^23 values: one level
+  alone would draw slots narrower than that unevenly, and some never.
 
   Args:
     rng_key: random key, consumed.
     weights: `[C]` float32.
     num_draws: B.
-    stratified: if True, one draw from each of B equal parts of the mass, in
-      random order: same probabilities, counts of less variance.
+    stratified: if True, there is one draw from each of B equal parts of the
+      mass, in random order: the same probabilities, with less variance.
 
   Returns:
     `base.Draw` of B draws; all are valid unless no slot is eligible.
@@ -184,8 +184,8 @@ def private_shards(
 def scaled(weights: base.Array) -> base.Array:
   """Returns `[C]` weights, the largest in [1, 4), so that sums are finite.
 
-  Slots that are not eligible get 0, and so may some that weigh less than 1e-37
-  of the largest.
+  Slots that are not eligible get 0. A weight below 1e-37 of the largest may
+  become 0 too.
   """
   return jnp.where(is_eligible(weights), weights, 0.0) / _scale(weights)
 
@@ -239,7 +239,7 @@ def _draw(
 ) -> base.Draw:
   slots_B = jnp.where(is_valid_B, slots_B, scaled_C.shape[0])
   weights_B = scaled_C.at[slots_B].get(mode='fill', fill_value=0.0)
-  # Nothing is drawn where the sum is zero.
+  # The sum is zero if no slot is eligible.
   sum_weights = jnp.where(num_eligible > 0, jnp.sum(scaled_C), 1.0)
   # Some programs would divide and others multiply with the reciprocal.
   probs_B = weights_B * (1.0 / sum_weights)

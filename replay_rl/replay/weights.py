@@ -124,7 +124,7 @@ def proportional(
 
 
 def never_used_first(state: base.BufferState, step: base.Array) -> base.Array:
-  """Puts slots never sampled before all others; uniform within both.
+  """Puts slots that were never sampled before all others, in random order.
 
   "Efficient RL Training for LLMs with Experience Replay" (arXiv 2604.08706),
   `at_least_once`, if drawn with `sampling.gumbel_top_k`. The noise of that draw

@@ -1,16 +1,21 @@
 """Compares runs: `python -m replay_rl.report runs/a runs/b --out=report`."""
 
 import argparse
-import math
 import pathlib
 import sys
 
+import numpy as np
 import rich.box
 import rich.console
 import rich.table
 from rich import text
 
-from replay_rl.report import render
+from replay_rl.report import export
+from replay_rl.report import figures
+from replay_rl.report import page
+from replay_rl.report import runs
+from replay_rl.report import sample_log
+from replay_rl.report import samples_page
 from replay_rl.report import table
 from replay_rl.report import words
 
@@ -19,15 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
   """Writes the report and prints its table; returns the exit code."""
   options = _parse(arguments)
   try:
-    results = render.render(
-      options.runs,
-      options.out,
-      thresholds=options.thresholds,
-      smooth=options.smooth,
-      baseline=options.baseline,
-      max_samples=options.max_samples,
-    )
-  except (ValueError, OSError) as error:
+    results = render(options)
+  except (ValueError, OSError, ImportError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
   rich.console.Console().print(terminal_table(results))
@@ -35,21 +33,72 @@ def main(arguments: list[str] | None = None) -> int:
   return 0
 
 
-def terminal_table(results: table.Table) -> rich.table.Table:
+def render(options: argparse.Namespace) -> table.Results:
+  """Writes index.html, table.json, table.csv and one PNG per figure.
+
+  Where a run has samples, it also writes samples.html and links to it. The same
+  runs give the same bytes.
+
+  Args:
+    options: the flags.
+
+  Returns:
+    The table.
+
+  Raises:
+    ValueError: if a run folder or a flag is wrong.
+  """
+  thresholds = options.thresholds
+  if (
+    sorted(set(thresholds)) != [*thresholds]
+    or not np.isfinite(thresholds).all()
+  ):
+    raise ValueError(
+      f'thresholds = {thresholds}: must be increasing finite numbers'
+    )
+  arms = runs.read_all(options.runs)
+  samples = [
+    sample_log.read(folder, arm=run.name, max_samples=options.max_samples)
+    for folder, run in zip(options.runs, arms, strict=True)
+  ]
+  settings = {
+    'baseline': options.baseline or arms[0].name,
+    'thresholds': thresholds,
+    'window': options.smooth,
+  }
+  results = table.make(arms, **settings)
+  drawn = figures.make(arms, **settings)
+  out = pathlib.Path(options.out)
+  out.mkdir(parents=True, exist_ok=True)
+  for figure in drawn:
+    (out / f'{figure.name}.png').write_bytes(figure.png)
+  has_samples = any(arm.kept for arm in samples)
+  pages = {
+    'table.json': export.to_json(results),
+    'table.csv': export.to_csv(results),
+    'index.html': page.make(arms, results, drawn, has_samples=has_samples),
+  }
+  if has_samples:
+    pages[page.SAMPLES] = samples_page.make(samples)
+  for name, content in pages.items():
+    (out / name).write_text(content, 'utf-8')
+  return results
+
+
+def terminal_table(results: table.Results) -> rich.table.Table:
   """Returns one line per arm: generated tokens and saving by threshold."""
   grid = rich.table.Table(
     title='Generated tokens to reach a reward, and saving (medians over seeds)',
     box=rich.box.SIMPLE_HEAD,
   )
   grid.add_column('arm', overflow='fold')
-  for milestone in results.arms[0].milestones:
-    grid.add_column(f'{milestone.threshold:g}', justify='right')
-  grid.add_column('reward at end', justify='right')
-  grid.add_column('replay ratio', justify='right')
+  thresholds = [f'{m.threshold:g}' for m in results.arms[0].milestones]
+  for column in (*thresholds, 'reward at end', 'replay ratio'):
+    grid.add_column(column, justify='right')
   for arm in results.arms:
     grid.add_row(
       text.Text(arm.name),
-      *(_cell(milestone) for milestone in arm.milestones),
+      *map(_cell, arm.milestones),
       words.median(arm.reward),
       words.median(arm.replay_ratio),
     )
@@ -60,7 +109,7 @@ def _cell(milestone: table.Milestone) -> str:
   spending = milestone.spent['generated_tokens']
   num_seeds = len(spending.per_seed)
   lines = [words.amount(spending.median)]
-  if spending.saving is not None and math.isfinite(spending.saving.median):
+  if spending.saving is not None and np.isfinite(spending.saving.median):
     lines.append(words.percent(spending.saving.median))
   if milestone.num_reached < num_seeds:
     lines.append(f'({milestone.num_reached} of {num_seeds})')
@@ -72,32 +121,31 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     prog='python -m replay_rl.report',
     description='Compares runs: a table, figures and one HTML page.',
   )
-  parser.add_argument(
-    'runs', nargs='+', help='run folders, one per arm; the first is compared to'
+  add = parser.add_argument
+  add(
+    'runs',
+    nargs='+',
+    help='run folders, one per arm; the others are compared with the first',
   )
-  parser.add_argument(
-    '--out', default='report', help='folder to write (default: %(default)s)'
-  )
-  parser.add_argument(
+  add('--out', default='report', help='folder to write (default: %(default)s)')
+  add(
     '--thresholds',
     type=_thresholds,
     default=(0.5, 0.6, 0.7),
     help='rewards to reach, comma-separated (default: .5,.6,.7)',
   )
-  parser.add_argument(
+  add(
     '--smooth',
     type=int,
     default=5,
     help='iterations of the trailing mean (default: %(default)s)',
   )
-  parser.add_argument(
-    '--baseline', help='name of the arm to compare with (default: the first)'
-  )
-  parser.add_argument(
+  add('--baseline', help='name of the arm to compare with (default: the first)')
+  add(
     '--max_samples',
     type=int,
     default=5000,
-    help='replayed samples to show of each run (default: %(default)s)',
+    help='samples of the buffer to show of each run (default: %(default)s)',
   )
   return parser.parse_args(arguments)
 
@@ -107,7 +155,7 @@ def _thresholds(listed: str) -> tuple[float, ...]:
     return tuple(float(threshold) for threshold in listed.split(','))
   except ValueError:
     raise argparse.ArgumentTypeError(
-      f'{listed!r} must be numbers with commas between them, such as .5,.6'
+      f'{listed!r}: must be numbers with commas between them, such as .5,.6'
     ) from None
 
 

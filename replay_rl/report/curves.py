@@ -1,4 +1,4 @@
-"""What is computed from curves: smoothing, crossings, a common axis.
+"""Smooths curves, finds where they cross a value, and aligns them.
 
 Arrays are `[S, I]`: one row per seed, one column per iteration.
 """
@@ -19,16 +19,7 @@ def trailing_mean(values: np.ndarray, window: int) -> np.ndarray:
   Returns:
     `[S, I]`, NaN in the first `window - 1` columns, where the window is not
     full, and where a value in the window is NaN.
-
-  Raises:
-    ValueError: if the window is too small or too large.
   """
-  num_iterations = values.shape[1]
-  if not 1 <= window <= num_iterations:
-    raise ValueError(
-      f'The smoothing window is {window}, must be between 1 and the '
-      f'{num_iterations} iterations of the run.'
-    )
   windows = np.lib.stride_tricks.sliding_window_view(values, window, axis=1)
   padding = np.full((values.shape[0], window - 1), np.nan)
   return np.concatenate([padding, windows.mean(axis=-1)], axis=1)
@@ -65,10 +56,10 @@ def at(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
 def on_common_axis(
   budgets: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Interpolates seeds linearly onto budgets that all of them have seen.
+  """Interpolates seeds linearly onto budgets that all of them have spent.
 
-  Seeds spend different numbers of tokens in an iteration, so that a median at
-  equal iterations would compare unequal budgets.
+  Seeds spend different numbers of tokens in an iteration. A median at equal
+  iterations would compare unequal budgets.
 
   Args:
     budgets: `[S, I]` float64, not falling along a row.

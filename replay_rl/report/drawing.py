@@ -1,6 +1,7 @@
-"""What the figures have in common: colours, panels, curves, PNG."""
+"""Colours, panels and curves, which all figures share."""
 
 import io
+import itertools
 import math
 from typing import Any
 from typing import NamedTuple
@@ -47,31 +48,27 @@ STYLE: dict[Any, Any] = {
 }
 
 
-class Arm(NamedTuple):
-  """A run and the look that it has in every figure."""
+class StyledRun(NamedTuple):
+  """A run and its look in every figure."""
 
   run: runs.Run
   color: str
   dash: str
 
 
-def style(arms: list[runs.Run], baseline: str) -> list[Arm]:
+def style(arms: list[runs.Run], baseline: str) -> list[StyledRun]:
   """Gives each arm a colour; from the seventh on they repeat, dashed."""
+  looks = itertools.cycle(itertools.product(HATCHES, _COLORS))
   styled = []
-  place = 0
   for run in arms:
-    if run.name == baseline:
-      styled.append(Arm(run, _BASELINE_COLOR, '-'))
-      continue
-    turn, color = divmod(place, len(_COLORS))
-    dash = list(HATCHES)[turn % len(HATCHES)]
-    styled.append(Arm(run, _COLORS[color], dash))
-    place += 1
+    is_baseline = run.name == baseline
+    dash, color = ('-', _BASELINE_COLOR) if is_baseline else next(looks)
+    styled.append(StyledRun(run, color, dash))
   return styled
 
 
 def panels(
-  arms: list[Arm], *, rows: int, columns: int, height: float
+  arms: list[StyledRun], *, rows: int, columns: int, height: float
 ) -> tuple[mpl_figure.Figure, np.ndarray]:
   """Returns a figure with the arms' legend above `[rows, columns]` panels."""
   labels = [label(arm.run.name) for arm in arms]
@@ -90,13 +87,17 @@ def panels(
 
 
 def label(name: str) -> str:
-  """Returns a name that matplotlib shows as it is: no mathematics."""
+  """Returns a name that matplotlib shows as it is, without mathematics."""
   short = name if len(name) <= 60 else name[:59] + '…'
   return short.replace('$', r'\$')
 
 
 def draw_curves(
-  panel: mpl_axes.Axes, arms: list[Arm], budget: str, key: str, window: int
+  panel: mpl_axes.Axes,
+  arms: list[StyledRun],
+  budget: str,
+  key: str,
+  window: int,
 ) -> None:
   """Draws a value of every arm against a budget.
 
@@ -117,7 +118,7 @@ def draw_curves(
 
 
 def _draw_curve(
-  panel: mpl_axes.Axes, arm: Arm, budget: str, key: str, window: int
+  panel: mpl_axes.Axes, arm: StyledRun, budget: str, key: str, window: int
 ) -> bool:
   """Draws median and quartiles of a curve; False if there is nothing."""
   values = curves.trailing_mean(arm.run.column(key), window)
@@ -131,7 +132,7 @@ def _draw_curve(
 
 
 def png(figure: mpl_figure.Figure) -> bytes:
-  """Returns the same bytes for the same figure: no software, no date."""
+  """Returns PNG without date and version: equal figures give equal bytes."""
   stream = io.BytesIO()
   figure.savefig(stream, format='png', metadata={'Software': None})
   return stream.getvalue()

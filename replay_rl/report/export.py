@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from replay_rl.report import bootstrap
 from replay_rl.report import table
 
 
-def to_json(results: table.Table) -> str:
+def to_json(results: table.Results) -> str:
   """Writes the table as JSON; what is not reached or not known is null.
 
   A null in the `per_seed` of `generated_tokens` is a seed that did not reach
@@ -18,57 +19,57 @@ def to_json(results: table.Table) -> str:
   """
   content = {
     'baseline': results.baseline,
-    'smoothing': {
-      'method': 'trailing mean',
-      'iterations': results.window,
-    },
+    'smoothing': {'method': 'trailing mean', 'iterations': results.window},
     'interval': {
-      'confidence': table.CONFIDENCE,
+      'confidence': bootstrap.CONFIDENCE,
       'method': 'percentile bootstrap of the median over seeds',
-      'resamples': table.NUM_RESAMPLES,
+      'resamples': bootstrap.NUM_RESAMPLES,
     },
     'arms': [_arm(arm) for arm in results.arms],
   }
   return json.dumps(content, indent=2, allow_nan=False) + '\n'
 
 
-def to_csv(results: table.Table) -> str:
+def to_csv(results: table.Results) -> str:
   """Writes one line per arm, threshold and seed, and one for their median.
 
   A seed that did not reach the threshold has spent `inf`; an unknown value is
-  empty. The interval of a saving stands in the line of the median.
+  empty. The line of the median holds the interval of a saving.
   """
-  text = io.StringIO()
-  writer = csv.writer(text, lineterminator='\n')
-  saved = [name for name in table.SPENT if name != 'seconds']
+  lines = io.StringIO()
+  writer = csv.writer(lines, lineterminator='\n')
   writer.writerow(
     ['arm', 'threshold', 'seed', *table.SPENT]
-    + [f'{name}_saving{end}' for name in saved for end in ('', '_low', '_high')]
+    + [f'{name}_saving{end}' for name in table.SAVED for end in _ENDS]
     + ['entropy', 'reward_at_end', 'entropy_at_end', 'replay_ratio']
   )
   for arm in results.arms:
     for milestone in arm.milestones:
       for index in [*range(len(arm.seeds)), None]:
         label = 'median' if index is None else arm.seeds[index]
-        numbers = _csv_numbers(arm, milestone, saved, index)
         writer.writerow(
           [arm.name, milestone.threshold, label]
-          + ['' if np.isnan(number) else f'{number:.10g}' for number in numbers]
+          + [
+            '' if np.isnan(number) else f'{number:.10g}'
+            for number in _csv_numbers(arm, milestone, index)
+          ]
         )
-  return text.getvalue()
+  return lines.getvalue()
+
+
+_ENDS = ('', '_low', '_high')  # Of the names of a saving and of its interval.
 
 
 def _csv_numbers(
-  arm: table.Arm,
-  milestone: table.Milestone,
-  saved: list[str],
-  index: int | None,
+  arm: table.Arm, milestone: table.Milestone, index: int | None
 ) -> list[float]:
+  """Returns the numbers of a seed, or of the median where `index` is None."""
+
   def pick(per_seed: np.ndarray) -> float:
     return float(np.median(per_seed) if index is None else per_seed[index])
 
   numbers = [pick(milestone.spent[name].per_seed) for name in table.SPENT]
-  for name in saved:
+  for name in table.SAVED:
     numbers += _csv_saving(milestone.spent[name].saving, index)
   entropy = pick(milestone.entropy)
   numbers.append(entropy if np.isfinite(entropy) else np.nan)
@@ -111,7 +112,7 @@ def _milestone(milestone: table.Milestone) -> dict[str, Any]:
       content[name]['saving'] = {
         'median': _finite(saving.median),
         'per_seed': [_finite(value) for value in saving.per_seed],
-        'interval': saving.interval and list(saving.interval),
+        'interval': saving.interval,
         'is_paired_by_seed': bool(saving.per_seed.size),
       }
   content['entropy'] = _per_seed(milestone.entropy)
@@ -121,10 +122,10 @@ def _milestone(milestone: table.Milestone) -> dict[str, Any]:
 
 def _per_seed(values: np.ndarray) -> dict[str, Any]:
   return {
-    'median': _finite(float(np.median(values))),
+    'median': _finite(np.median(values)),
     'per_seed': [_finite(value) for value in values],
   }
 
 
-def _finite(value: float) -> float | None:
+def _finite(value: float | np.floating) -> float | None:
   return float(value) if np.isfinite(value) else None

@@ -72,7 +72,7 @@ def make(
 
 
 def _reward(
-  arms: list[drawing.Arm], thresholds: tuple[float, ...], window: int
+  arms: list[drawing.StyledRun], thresholds: tuple[float, ...], window: int
 ) -> Figure:
   figure, grid = drawing.panels(arms, rows=2, columns=2, height=6.6)
   for panel, budget in zip(grid.flat, drawing.BUDGET_LABELS, strict=True):
@@ -89,7 +89,7 @@ def _reward(
   )
 
 
-def _entropy(arms: list[drawing.Arm], window: int) -> Figure | None:
+def _entropy(arms: list[drawing.StyledRun], window: int) -> Figure | None:
   if not any(_has(arm.run, 'entropy') for arm in arms):
     return None
   figure, grid = drawing.panels(arms, rows=1, columns=1, height=4.0)
@@ -104,7 +104,7 @@ def _entropy(arms: list[drawing.Arm], window: int) -> Figure | None:
   )
 
 
-def _off_policy(arms: list[drawing.Arm], window: int) -> Figure | None:
+def _off_policy(arms: list[drawing.StyledRun], window: int) -> Figure | None:
   keys = [key for key in _OFF_POLICY if any(_has(arm.run, key) for arm in arms)]
   if not keys:
     return None
@@ -127,7 +127,7 @@ def _off_policy(arms: list[drawing.Arm], window: int) -> Figure | None:
   )
 
 
-def _histograms(arms: list[drawing.Arm]) -> Figure | None:
+def _histograms(arms: list[drawing.StyledRun]) -> Figure | None:
   keys = [
     key for key in _HISTOGRAMS if any(_total(arm.run, key) > 0 for arm in arms)
   ]
@@ -152,7 +152,7 @@ def _histograms(arms: list[drawing.Arm]) -> Figure | None:
   return Figure('histograms', caption, drawing.png(figure))
 
 
-def _evaluation(arms: list[drawing.Arm]) -> Figure | None:
+def _evaluation(arms: list[drawing.StyledRun]) -> Figure | None:
   ks = sorted(
     {
       int(match[1])
@@ -190,7 +190,7 @@ def _evaluation(arms: list[drawing.Arm]) -> Figure | None:
 
 
 def _draw_best_pass_at_k(
-  panel: mpl_axes.Axes, arm: drawing.Arm, ks: list[int], offset: float
+  panel: mpl_axes.Axes, arm: drawing.StyledRun, ks: list[int], offset: float
 ) -> None:
   """Draws, for each k, the evaluation with the highest median over seeds."""
   points = []
@@ -215,7 +215,7 @@ def _draw_best_pass_at_k(
 
 
 def _draw_histogram(
-  panel: mpl_axes.Axes, arms: list[drawing.Arm], key: str
+  panel: mpl_axes.Axes, arms: list[drawing.StyledRun], key: str
 ) -> None:
   known = [arm for arm in arms if _total(arm.run, key) > 0]
   num_bins = min(len(arm.run.histograms[key]) for arm in known)

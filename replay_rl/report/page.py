@@ -1,18 +1,20 @@
-"""The report as one HTML page that needs no other file, script or network."""
+"""The report as one HTML page without scripts, other files or network."""
 
 import base64
 import html
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from replay_rl.report import bootstrap
 from replay_rl.report import figures
 from replay_rl.report import runs
 from replay_rl.report import table
 from replay_rl.report import words
 
+SAMPLES = 'samples.html'  # The page of samples beside this one.
 STYLE = """\
 :root { color-scheme: light dark; --line: #8886; --faint: #8882; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem;
@@ -60,13 +62,15 @@ $figures
 </html>
 """)
 
+_LINK = f'<p><a href="{SAMPLES}">Browse samples of the buffer</a></p>\n'
+
 
 def make(
   arms: list[runs.Run],
-  results: table.Table,
+  results: table.Results,
   drawn: list[figures.Figure],
   *,
-  samples: str | None = None,
+  has_samples: bool,
 ) -> str:
   """Returns the page; the same input gives the same bytes.
 
@@ -74,13 +78,13 @@ def make(
     arms: the runs, in the order of the table.
     results: their table.
     drawn: their figures, embedded as base64.
-    samples: name of the page of samples beside this one; None without.
+    has_samples: whether to link to the page of samples.
   """
   names = ', '.join(run.name for run in arms)
   return _PAGE.substitute(
     title=_text(f'Experience replay: {names}'),
     style=STYLE,
-    link=_link(samples),
+    link=_LINK if has_samples else '',
     arms=_arms(arms, results),
     differences=_differences(arms),
     results=_results(results),
@@ -91,33 +95,23 @@ def make(
 
 
 def differences(arms: list[runs.Run]) -> dict[str, list[str]]:
-  """Finds the configuration fields in which the arms differ, without names.
+  """Returns the configuration fields in which the arms differ.
 
   Returns:
     Dotted field -> its value in each arm, as text; a dash where it is absent.
+    The name of an arm is not among the fields.
   """
   flat = [_flatten(run.config) for run in arms]
-  fields = sorted({field for config in flat for field in config} - {'name'})
+  fields = sorted(set().union(*flat) - {'name'})
   values = {
     field: [config.get(field, words.UNKNOWN) for config in flat]
     for field in fields
   }
-  return {
-    field: found for field, found in values.items() if len(set(found)) > 1
-  }
-
-
-def wall_clock_sentences(results: table.Table) -> list[str]:
-  """Says for each arm, at the highest threshold known, what time it took."""
-  baseline = next(arm for arm in results.arms if arm.name == results.baseline)
-  return [
-    _wall_clock_sentence(arm, baseline)
-    for arm in results.arms
-    if arm.name != results.baseline
-  ]
+  return {field: row for field, row in values.items() if len(set(row)) > 1}
 
 
 def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
+  """Says, at the highest threshold known, what time an arm took."""
   pairs = list(zip(arm.milestones, baseline.milestones, strict=True))
   known = [pair for pair in pairs if pair[0].wall_clock != 'unknown']
   if not known:
@@ -137,23 +131,15 @@ def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
   saving = ours.spent['generated_tokens'].saving
   if saving is None or not np.isfinite(saving.median):
     return f'{sentence}.'
-  joined = 'although' if _is_surprising(ours, saving) else 'and'
-  moved = 'fell' if saving.median > 0 else 'did not fall'
+  is_lower = saving.median > 0
+  is_faster = ours.wall_clock == 'improved'
+  joined = 'and' if is_lower == is_faster else 'although'
+  moved = 'fell' if is_lower else 'did not fall'
   change = words.percent(-saving.median)
   return f'{sentence}, {joined} generated tokens {moved} ({change}).'
 
 
-def _is_surprising(milestone: table.Milestone, saving: table.Saving) -> bool:
-  return (milestone.wall_clock == 'improved') != (saving.median > 0)
-
-
-def _link(samples: str | None) -> str:
-  if samples is None:
-    return ''
-  return f'<p><a href="{_text(samples)}">Browse replayed samples</a></p>\n'
-
-
-def _arms(arms: list[runs.Run], results: table.Table) -> str:
+def _arms(arms: list[runs.Run], results: table.Results) -> str:
   rows = [
     [
       run.name + (' (baseline)' if run.name == results.baseline else ''),
@@ -166,7 +152,7 @@ def _arms(arms: list[runs.Run], results: table.Table) -> str:
   ]
   header = ['arm', 'seeds', 'iterations', 'commit', 'hardware']
   return (
-    _table(header, [[_text(cell) for cell in row] for row in rows])
+    _table(header, [_row(map(_text, row)) for row in rows])
     + f'<p>Versions: {_text(_versions(arms))}.</p>'
   )
 
@@ -176,25 +162,24 @@ def _versions(arms: list[runs.Run]) -> str:
   names = {}
   for run in arms:
     # A package that is not installed has the version None.
-    found = [f'{name} {v}' for name, v in run.versions.items() if v]
-    names.setdefault(', '.join(found) or 'unknown', []).append(run.name)
+    packages = [f'{name} {v}' for name, v in run.versions.items() if v]
+    names.setdefault(', '.join(packages) or 'unknown', []).append(run.name)
   if len(names) == 1:
     return next(iter(names))
   return '; '.join(f'{", ".join(names[v])}: {v}' for v in names)
 
 
 def _differences(arms: list[runs.Run]) -> str:
-  found = differences(arms)
-  if not found:
+  rows = [[field, *values] for field, values in differences(arms).items()]
+  if not rows:
     return '<p>The arms have the same configuration.</p>'
-  rows = [[field, *values] for field, values in found.items()]
   return '<p>Configuration fields in which the arms differ:</p>\n' + _table(
     ['field', *(_text(run.name) for run in arms)],
-    [[_text(cell) for cell in row] for row in rows],
+    [_row(map(_text, row)) for row in rows],
   )
 
 
-def _results(results: table.Table) -> str:
+def _results(results: table.Results) -> str:
   groups = []
   for index, milestone in enumerate(results.arms[0].milestones):
     groups.append(
@@ -216,46 +201,32 @@ def _results(results: table.Table) -> str:
     if results.window > 1
     else 'its value at an iteration, not smoothed,'
   )
+  counts = sorted({len(arm.seeds) for arm in results.arms})
   return (
     '<p>A seed reaches a reward at the first iteration at which '
-    f'{smoothing} is at least the threshold. Large: median over '
-    'seeds, in which a seed that did not reach the reward counts as infinite. '
-    'Small: each seed. Savings are 1 − arm / baseline, paired by seed where '
-    'the seeds are the same, with a '
-    f'{100 * table.CONFIDENCE:.0f} % interval in brackets: percentile '
+    f'{smoothing} is at least the threshold. Large numbers are medians over '
+    'seeds, in which a seed that did not reach the reward counts as infinite; '
+    'small numbers are those of each seed. Savings are 1 − arm / baseline, '
+    'paired by seed where the seeds are the same, with a '
+    f'{100 * bootstrap.CONFIDENCE:.0f} % interval in brackets: percentile '
     'bootstrap of the median over seeds, '
-    f'{table.NUM_RESAMPLES} resamples, {_num_seeds(results)}. With few seeds '
+    f'{bootstrap.NUM_RESAMPLES} resamples, '
+    f'n = {" or ".join(map(str, counts))} seeds. With few seeds '
     'such an interval is rough and tends to be too narrow.</p>\n'
-  ) + _wide(_head(header) + f'<tbody>\n{_lines(groups)}\n</tbody>')
-
-
-def _num_seeds(results: table.Table) -> str:
-  counts = sorted({len(arm.seeds) for arm in results.arms})
-  return f'n = {" or ".join(map(str, counts))} seeds'
+  ) + _table(header, groups)
 
 
 def _result(arm: table.Arm, index: int) -> list[str]:
   milestone = arm.milestones[index]
-  seeds = len(arm.seeds)
-  return [
-    _text(arm.name),
-    f'{milestone.num_reached} of {seeds}',
-    _spent(milestone.spent['generated_tokens']),
-    _saving(milestone.spent['generated_tokens'].saving),
-    _spent(milestone.spent['cost_units']),
-    _saving(milestone.spent['cost_units'].saving),
-    _spent(milestone.spent['seconds'])
-    + (
-      f'<small>{milestone.wall_clock}</small>' if milestone.wall_clock else ''
-    ),
-    words.median(milestone.entropy),
-  ]
-
-
-def _spent(spending: table.Spending) -> str:
-  return words.amount(spending.median) + _small(
-    map(words.amount, spending.per_seed)
-  )
+  cells = [_text(arm.name), f'{milestone.num_reached} of {len(arm.seeds)}']
+  for name, spending in milestone.spent.items():
+    per_seed = _small(map(words.amount, spending.per_seed))
+    cells.append(words.amount(spending.median) + per_seed)
+    if name in table.SAVED:
+      cells.append(_saving(spending.saving))
+  if milestone.wall_clock:
+    cells[-1] += f'<small>{milestone.wall_clock}</small>'
+  return [*cells, words.median(milestone.entropy)]
 
 
 def _saving(saving: table.Saving | None) -> str:
@@ -270,7 +241,7 @@ def _saving(saving: table.Saving | None) -> str:
   return text + _small(map(words.percent, saving.per_seed))
 
 
-def _ends(results: table.Table) -> str:
+def _ends(results: table.Results) -> str:
   rows = [
     [
       _text(arm.name),
@@ -292,13 +263,11 @@ def _ends(results: table.Table) -> str:
     '<p>Reward and entropy are smoothed as above. The replay ratio is uses per '
     'inserted rollout. Seconds are the median over iterations, of all seeds '
     'together, without the iterations that compile.</p>\n'
-  ) + _table(header, rows)
+  ) + _table(header, [_row(row) for row in rows])
 
 
-def _cost(arms: list[runs.Run], results: table.Table) -> str:
-  mus = {
-    run.name: _flatten(run.config).get('cost.mu', 'unknown') for run in arms
-  }
+def _cost(arms: list[runs.Run], results: table.Results) -> str:
+  mus = {run.name: str(run.config.get('mu', 'unknown')) for run in arms}
   if len(set(mus.values())) == 1:
     mu = f'μ = {_text(mus[arms[0].name])} in every arm.'
   else:
@@ -318,8 +287,11 @@ def _cost(arms: list[runs.Run], results: table.Table) -> str:
     if shares
     else ''
   )
+  baseline = next(arm for arm in results.arms if arm.name == results.baseline)
   sentences = [
-    f'<li>{_text(sentence)}</li>' for sentence in wall_clock_sentences(results)
+    f'<li>{_text(_wall_clock_sentence(arm, baseline))}</li>'
+    for arm in results.arms
+    if arm is not baseline
   ]
   return (
     '<p>Reuse saves generation and pays with training. The cost model prices '
@@ -331,7 +303,7 @@ def _cost(arms: list[runs.Run], results: table.Table) -> str:
     'tokens only where generation takes most of an iteration; a small model '
     'on a CPU spends little of its time there, so that fewer generated tokens '
     'need not mean less time. In these runs:</p>\n'
-    f'<ul>\n{_lines(sentences or ["<li>There is one arm only.</li>"])}\n</ul>'
+    f'<ul>\n{"".join(sentences) or "<li>There is one arm only.</li>"}\n</ul>'
   )
 
 
@@ -354,31 +326,23 @@ def _flatten(config: dict[str, Any], prefix: str = '') -> dict[str, str]:
   return flat
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-  body = _lines([_row(row) for row in rows])
-  return _wide(f'{_head(header)}<tbody>\n{body}\n</tbody>')
+def _table(header: list[str], rows: list[str]) -> str:
+  cells = ''.join(f'<th>{cell}</th>' for cell in header)
+  body = '\n'.join(rows)
+  return (
+    f'<div class="wide"><table>\n<thead><tr>{cells}</tr></thead>\n'
+    f'<tbody>\n{body}\n</tbody>\n</table></div>'
+  )
 
 
-def _wide(content: str) -> str:
-  return f'<div class="wide"><table>\n{content}\n</table></div>'
-
-
-def _head(cells: list[str]) -> str:
-  return f'<thead><tr>{"".join(f"<th>{c}</th>" for c in cells)}</tr></thead>\n'
-
-
-def _row(cells: list[str]) -> str:
+def _row(cells: Iterable[str]) -> str:
   first, *rest = cells
   return f'<tr><th>{first}</th>{"".join(f"<td>{c}</td>" for c in rest)}</tr>'
 
 
-def _small(cells) -> str:
+def _small(cells: Iterable[str]) -> str:
   text = '\N{NO-BREAK SPACE}· '.join(cells)
   return f'<small>{text}</small>' if text else ''
-
-
-def _lines(lines: Sequence[str]) -> str:
-  return '\n'.join(lines)
 
 
 def _text(text: str) -> str:

@@ -1,14 +1,16 @@
-"""Run folders, read into arrays and checked. Nothing is computed or drawn.
+"""Reads run folders into arrays and checks them; computes and draws nothing.
 
-A half-written last line and an iteration without all of its seeds, which a
-stopped run leaves behind, are left out with a warning on standard error. All
-else that is wrong in a file is a ValueError with its place.
+A run that was stopped may leave a half-written last line, and a last iteration
+that lacks some seeds. Both are left out, with a warning on standard error.
+Everything else that is wrong in a file is a ValueError with its place.
 """
 
+import itertools
 import json
 import math
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -22,6 +24,39 @@ SECONDS = 'timing/cumulative_seconds'  # Made here, from timing.jsonl.
 # Running totals: what a curve can be drawn against.
 BUDGETS = (STEPS, TOKENS, COST)
 REQUIRED = ('iteration', 'seed', 'reward', *BUDGETS)
+_HISTOGRAM = 'histogram/'
+
+
+class Kind(NamedTuple):
+  """Which JSON values a key may have, also in words."""
+
+  is_allowed: Callable[[Any], bool]
+  words: str
+
+
+def is_integer(value: Any) -> bool:
+  """Tells whether a JSON value is an integer, which true and false are not."""
+  return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+  return is_integer(value) or isinstance(value, float) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+  return is_integer(value) and value >= 0
+
+
+FINITE = Kind(_is_finite, 'a finite number')
+COUNT = Kind(_is_count, 'a whole number >= 0')
+_COUNTS = Kind(
+  lambda x: isinstance(x, list) and x != [] and all(map(_is_count, x)),
+  'a list of whole numbers >= 0',
+)
+_NUMBER = Kind(
+  lambda x: x is None or isinstance(x, int | float), 'a number or null'
+)
+_OBJECT = Kind(lambda x: isinstance(x, dict), 'an object')
 
 
 class Run(NamedTuple):
@@ -59,24 +94,21 @@ class Run(NamedTuple):
 
 
 def read_all(folders: list[str]) -> list[Run]:
-  """Reads run folders; the runs of one name get the folder's path added.
+  """Reads run folders; runs that share a name get their folder's path added.
 
   Raises:
     ValueError: if there is no folder, one is given twice, or one is wrong.
   """
-  if not folders:
-    raise ValueError('Give at least one run folder.')
-  paths = [pathlib.Path(folder) for folder in folders]
-  for index, path in enumerate(paths):
-    if path.resolve() in [other.resolve() for other in paths[:index]]:
-      raise ValueError(f'Run folder {path} is given twice.')
-  found = [read(folder) for folder in folders]
-  names = [run.name for run in found]
+  paths = [pathlib.Path(folder).resolve() for folder in folders]
+  if not paths or len(set(paths)) < len(paths):
+    raise ValueError(f'runs = {folders}: must be one or more distinct folders')
+  arms = [read(folder) for folder in folders]
+  names = [run.name for run in arms]
   return [
-    run._replace(name=f'{run.name} ({path})')
+    run._replace(name=f'{run.name} ({pathlib.Path(folder)})')
     if names.count(run.name) > 1
     else run
-    for run, path in zip(found, paths, strict=True)
+    for run, folder in zip(arms, folders, strict=True)
   ]
 
 
@@ -99,19 +131,26 @@ def read(folder: str) -> Run:
   seeds = sorted({seed for _, seed in rows})
   iterations = sorted({iteration for iteration, _ in rows})
   keys = sorted({key for row in rows.values() for key in row})
-  table = [[rows[i, s] for i in iterations] for s in seeds]
   values = {
-    key: np.array([[row.get(key, np.nan) for row in line] for line in table])
+    key: np.array(
+      [[rows[i, s].get(key, np.nan) for i in iterations] for s in seeds]
+    )
     for key in keys
   }
-  _check_totals(path / 'metrics.jsonl', values, iterations)
+  for key in BUDGETS:
+    falls = np.argwhere(np.diff(values[key], axis=1) < 0)
+    if falls.size:
+      raise ValueError(
+        f'{path}/metrics.jsonl: {key}: must not fall, but falls at iteration '
+        f'{iterations[falls[0, 1] + 1]}'
+      )
   seconds, is_first = _read_timing(path / 'timing.jsonl', iterations)
   shape = (len(seeds), len(iterations))
   values[SECONDS] = np.broadcast_to(np.cumsum(seconds), shape)
   return Run(
     name=str(header['config'].get('name') or path.resolve().name),
     config=header['config'],
-    versions=header.get('versions') or {},
+    versions=header['versions'],
     commit=str(header.get('commit') or 'unknown'),
     hardware=str(header.get('hardware') or 'unknown'),
     seeds=np.array(seeds),
@@ -124,17 +163,13 @@ def read(folder: str) -> Run:
 
 
 def _read_header(path: pathlib.Path) -> dict[str, Any]:
-  if not path.is_file():
-    raise ValueError(f'{path} is missing.')
   try:
-    header = json.loads(path.read_bytes())
+    header = json.loads(_bytes(path))
   except ValueError as error:
-    raise ValueError(f'{path} is not valid JSON: {error}') from None
+    raise ValueError(f'{path}: must be JSON: {error}') from None
+  header = {'versions': {}} | _object(str(path), header)
   for key in ('config', 'versions'):
-    default = None if key == 'config' else {}
-    found = header.get(key, default) if isinstance(header, dict) else None
-    if not isinstance(found, dict):
-      raise ValueError(f'{path}: {key!r} must be an object.')
+    value_of(str(path), header, key, _OBJECT)
   return header
 
 
@@ -146,9 +181,7 @@ def read_lines(path: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
   Raises:
     ValueError: if the file is missing or a line is not an object.
   """
-  if not path.is_file():
-    raise ValueError(f'{path} is missing.')
-  *lines, rest = path.read_bytes().split(b'\n')
+  *lines, rest = _bytes(path).split(b'\n')
   records = []
   for number, line in enumerate([*lines, rest] if rest else lines, start=1):
     place = f'{path}:{number}'
@@ -156,13 +189,17 @@ def read_lines(path: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
       record = json.loads(line)
     except ValueError as error:
       if number > len(lines):
-        warn(f'{place}: the half-written last line is left out.')
+        warn(f'{place}: the half-written last line is left out')
         break
-      raise ValueError(f'{place} is not valid JSON: {error}') from None
-    if not isinstance(record, dict):
-      raise ValueError(f'{place} must be an object, is {record!r}.')
-    records.append((place, record))
+      raise ValueError(f'{place}: must be JSON: {error}') from None
+    records.append((place, _object(place, record)))
   return records
+
+
+def _bytes(path: pathlib.Path) -> bytes:
+  if not path.is_file():
+    raise ValueError(f'{path}: must be a file, is missing')
+  return path.read_bytes()
 
 
 def _read_metrics(
@@ -170,68 +207,52 @@ def _read_metrics(
 ) -> tuple[dict[tuple[int, int], dict[str, float]], dict[str, np.ndarray]]:
   """Returns numbers by (iteration, seed), and histograms summed over all."""
   rows = {}
-  counts = {}
-  lines = {}
   for place, record in read_lines(path):
     for key in REQUIRED:
-      check_number(place, record, key)
-    where = (
-      whole_number(place, record, 'iteration'),
-      whole_number(place, record, 'seed'),
+      value_of(place, record, key, FINITE)
+    iteration, seed = (
+      value_of(place, record, key, COUNT) for key in ('iteration', 'seed')
     )
+    row = _numbers_and_counts(place, record)
     # A run resumed from a checkpoint repeats iterations, bit for bit.
-    line = json.dumps(record, sort_keys=True)
-    if lines.setdefault(where, line) != line:
+    if repr(rows.setdefault((iteration, seed), row)) != repr(row):
       raise ValueError(
-        f'{place}: iteration {where[0]} of seed {where[1]} is there before, '
-        'with other values.'
+        f'{place}: iteration {iteration} of seed {seed}: must equal the line '
+        'before of the same iteration and seed'
       )
-    rows[where] = _numbers(place, record)
-    counts[where] = _counts(place, record)
 
-  seeds = {seed for _, seed in rows}
+  seeds = sorted({seed for _, seed in rows})
   last = max((iteration for iteration, _ in rows), default=-1)
   if not all((last, seed) in rows for seed in seeds):
-    warn(f'{path}: iteration {last} lacks some seeds and is left out.')
+    warn(f'{path}: iteration {last} lacks some seeds and is left out')
     rows = {where: row for where, row in rows.items() if where[0] < last}
   if not rows:
-    raise ValueError(f'{path} holds no complete iteration.')
+    raise ValueError(f'{path}: must hold an iteration with all its seeds')
   first = min(iteration for iteration, _ in rows)
   last = max(iteration for iteration, _ in rows)
-  for iteration in range(first, last + 1):
-    for seed in sorted(seeds):
-      if (iteration, seed) not in rows:
-        raise ValueError(
-          f'{path}: iteration {iteration} of seed {seed} is missing.'
-        )
-  return rows, _sum_counts(path, [counts[where] for where in rows])
-
-
-def _numbers(place: str, record: dict[str, Any]) -> dict[str, float]:
-  numbers = {}
-  for key, value in record.items():
-    if key.startswith('histogram/'):
-      continue
-    if value is not None and not isinstance(value, int | float):
+  for iteration, seed in itertools.product(range(first, last + 1), seeds):
+    if (iteration, seed) not in rows:
       raise ValueError(
-        f'{place}: key {key!r} must be a number or null, is {value!r}.'
+        f'{path}: iteration {iteration} of seed {seed}: must be there, is '
+        'missing'
       )
-    numbers[key] = np.nan if value is None else float(value)
-  return numbers
+  histograms = _sum_counts(path, [counts for _, counts in rows.values()])
+  return {where: numbers for where, (numbers, _) in rows.items()}, histograms
 
 
-def _counts(place: str, record: dict[str, Any]) -> dict[str, list[int]]:
-  counts = {}
-  for key, value in record.items():
-    if key.startswith('histogram/') and value is not None:
-      if not isinstance(value, list) or not value:
-        raise ValueError(f'{place}: key {key!r} must be a list, is {value!r}.')
-      if not all(isinstance(count, int) and count >= 0 for count in value):
-        raise ValueError(
-          f'{place}: key {key!r} must hold counts, is {value!r}.'
-        )
-      counts[key.removeprefix('histogram/')] = value
-  return counts
+def _numbers_and_counts(
+  place: str, record: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, list[int]]]:
+  numbers, counts = {}, {}
+  for key in sorted(record):
+    if not key.startswith(_HISTOGRAM):
+      value = value_of(place, record, key, _NUMBER)
+      numbers[key] = np.nan if value is None else float(value)
+    elif record[key] is not None:
+      counts[key.removeprefix(_HISTOGRAM)] = value_of(
+        place, record, key, _COUNTS
+      )
+  return numbers, counts
 
 
 def _sum_counts(
@@ -243,7 +264,8 @@ def _sum_counts(
       total = sums.setdefault(key, np.zeros(len(counts), np.int64))
       if len(total) != len(counts):
         raise ValueError(
-          f"{path}: 'histogram/{key}' has {len(total)} and {len(counts)} bins."
+          f'{path}: {_HISTOGRAM}{key}: must have equally many bins in all '
+          f'lines, has {len(total)} and {len(counts)}'
         )
       total += np.array(counts)
   return sums
@@ -256,56 +278,38 @@ def _read_timing(
   seconds = np.full(len(iterations), np.nan)
   is_first = np.zeros(len(iterations), bool)
   if not path.is_file():
-    warn(f'{path} is missing: wall-clock is unknown.')
+    warn(f'{path} is missing: wall-clock is unknown')
     return seconds, is_first
   processes = set()
   for place, record in read_lines(path):
-    check_number(place, record, 'seconds')
-    iteration = whole_number(place, record, 'iteration')
-    index = iteration - iterations[0]
+    index = value_of(place, record, 'iteration', COUNT) - iterations[0]
+    elapsed = value_of(place, record, 'seconds', FINITE)
     if 0 <= index < len(iterations):
-      seconds[index] = record['seconds']
+      seconds[index] = elapsed
       is_first[index] = record.get('process') not in processes
     processes.add(record.get('process'))
   if np.isnan(seconds).any():
     missing = iterations[int(np.argmax(np.isnan(seconds)))]
-    warn(f'{path}: wall-clock is unknown from iteration {missing} on.')
+    warn(f'{path}: wall-clock is unknown from iteration {missing} on')
   return seconds, is_first
 
 
-def _check_totals(
-  path: pathlib.Path, values: dict[str, np.ndarray], iterations: list[int]
-) -> None:
-  for key in BUDGETS:
-    falls = np.argwhere(np.diff(values[key], axis=1) < 0)
-    if falls.size:
-      raise ValueError(
-        f'{path}: the running total {key!r} falls at iteration '
-        f'{iterations[falls[0, 1] + 1]}.'
-      )
+def value_of(place: str, record: dict[str, Any], key: str, kind: Kind) -> Any:
+  """Returns the value of a key.
+
+  Raises:
+    ValueError: if the key is missing or its value is not of the kind.
+  """
+  if key in record and kind.is_allowed(record[key]):
+    return record[key]
+  value = repr(record[key]) if key in record else 'missing'
+  raise ValueError(f'{place}: {key} = {value}: must be {kind.words}')
 
 
-def check_number(place: str, record: dict[str, Any], key: str) -> None:
-  """Raises ValueError unless the key holds a finite number."""
-  if key not in record:
-    raise ValueError(f'{place}: key {key!r} is missing.')
-  value = record[key]
-  is_number = isinstance(value, int | float) and not isinstance(value, bool)
-  if not is_number or not math.isfinite(value):
-    raise ValueError(
-      f'{place}: key {key!r} must be a finite number, is {value!r}.'
-    )
-
-
-def whole_number(place: str, record: dict[str, Any], key: str) -> int:
-  """Returns an integer of at least 0; anything else is a ValueError."""
-  check_number(place, record, key)
-  value = record[key]
-  if value != int(value) or value < 0:
-    raise ValueError(
-      f'{place}: key {key!r} must be a whole number, is {value!r}.'
-    )
-  return int(value)
+def _object(place: str, record: Any) -> dict[str, Any]:
+  if not isinstance(record, dict):
+    raise ValueError(f'{place}: must be an object, is {record!r}')
+  return record
 
 
 def warn(message: str) -> None:

@@ -1,4 +1,4 @@
-"""The samples of all arms as one HTML page that needs no network."""
+"""The samples of all arms as one HTML page without other files or network."""
 
 import html
 import json
@@ -6,7 +6,7 @@ import string
 from collections.abc import Sequence
 
 from replay_rl.report import page
-from replay_rl.report import samples
+from replay_rl.report import sample_log
 from replay_rl.report import samples_script
 
 # Column -> label and unit, in the order of the table.
@@ -25,6 +25,8 @@ _COLUMNS = {
   'learner_step': ('learner step', 'updates'),
   'policy_version': ('policy version', 'learner step'),
   'group_id': ('group', ''),
+  'prompt_id': ('prompt id', ''),
+  'rollout_id': ('rollout id', ''),
 }
 _RANGES = (
   'iteration',
@@ -33,6 +35,7 @@ _RANGES = (
   'advantage',
   'age',
   'times_sampled',
+  'prompt_id',
 )
 # Texts that many samples share are stored once.
 _INTERNED = ('arm', 'prompt', 'response', 'reference')
@@ -88,11 +91,11 @@ pre { margin: 0; padding: .5rem .7rem; background: var(--faint);
 <body>
 <p><a href="index.html">Back to the report</a></p>
 <h1>$title</h1>
-<p>Rollouts as the learner read them from the replay buffer. Age is the learner
-step of the use less the policy version that sampled the response, in learner
-steps. Reward and advantage are those stored with the rollout. A framed sign,
-such as <span class="odd">U+0000</span>, stands for a character that cannot be
-seen.</p>
+<p>Rollouts of the replay buffer, drawn uniformly after an iteration; the
+learner need not have used them. Age is the learner step at that time less the
+policy version that sampled the response, in learner steps. Reward and advantage
+are those stored with the rollout. A framed sign, such as
+<span class="odd">U+0000</span>, stands for a character that cannot be seen.</p>
 $notes
 <noscript><p>The samples are listed by JavaScript, which is off.</p></noscript>
 <form id="filters">
@@ -122,7 +125,7 @@ it.</small>
 """)
 
 
-def make(arms: Sequence[samples.Samples]) -> str:
+def make(arms: Sequence[sample_log.ShownSamples]) -> str:
   """Returns the page; the same input gives the same bytes.
 
   Args:
@@ -131,7 +134,7 @@ def make(arms: Sequence[samples.Samples]) -> str:
   shown = [arm for arm in arms if arm.kept]
   names = ', '.join(arm.arm for arm in shown)
   return _PAGE.substitute(
-    title=html.escape(f'Replayed samples: {names}'),
+    title=html.escape(f'Samples of the buffer: {names}'),
     style=page.STYLE,
     notes='\n'.join(f'<p>{html.escape(note)}</p>' for note in _notes(arms)),
     filters='\n'.join(_filters(shown)),
@@ -141,7 +144,7 @@ def make(arms: Sequence[samples.Samples]) -> str:
   )
 
 
-def _notes(arms: Sequence[samples.Samples]) -> list[str]:
+def _notes(arms: Sequence[sample_log.ShownSamples]) -> list[str]:
   """Says what the page does not show."""
   notes = [
     f'{arm.arm}: a random {len(arm.kept):,} of '
@@ -156,7 +159,7 @@ def _notes(arms: Sequence[samples.Samples]) -> list[str]:
   return notes
 
 
-def _filters(arms: Sequence[samples.Samples]) -> list[str]:
+def _filters(arms: Sequence[sample_log.ShownSamples]) -> list[str]:
   seeds = sorted({sample.seed for arm in arms for sample in arm.kept})
   return [
     _choice('arm', 'arm', {arm.arm: arm.arm for arm in arms}),
@@ -198,7 +201,7 @@ def _header(name: str) -> str:
   )
 
 
-def _pack(arms: Sequence[samples.Samples]) -> str:
+def _pack(arms: Sequence[sample_log.ShownSamples]) -> str:
   """Returns JSON in ASCII that can stand inside a script element."""
   places = {}
 
@@ -208,9 +211,9 @@ def _pack(arms: Sequence[samples.Samples]) -> str:
     return places.setdefault(value, len(places))
 
   rows = [
-    [cell(name, value) for name, value in _values(arm.arm, sample)]
+    [cell(name, values[name]) for name in _COLUMNS]
     for arm in arms
-    for sample in arm.kept
+    for values in ({'arm': arm.arm} | line._asdict() for line in arm.kept)
   ]
   packed = json.dumps(
     {
@@ -223,10 +226,3 @@ def _pack(arms: Sequence[samples.Samples]) -> str:
   )
   # So that no text ends the element, nor opens a comment in it.
   return packed.replace('<', r'\u003c')
-
-
-def _values(
-  arm: str, sample: samples.Sample
-) -> list[tuple[str, str | float | None]]:
-  values = {'arm': arm, **sample._asdict()}
-  return [(name, values[name]) for name in _COLUMNS]

@@ -1,7 +1,7 @@
-"""The JavaScript of the page of samples: plain, without a library.
+"""The JavaScript of the page of samples; it needs no library.
 
-The first half is functions of plain values, which the tests run outside a
-browser; the second half, from `element` on, builds the page from them.
+The functions before `element` take plain values, and the tests run them outside
+a browser. Those from `element` on build the page.
 """
 
 SCRIPT = r"""
@@ -20,7 +20,7 @@ function unpack({columns, interned, rows, texts}) {
 /**
  * Tells whether a sample passes all filters.
  *   equal: name -> the only value allowed
- *   ranges: name -> [lowest, highest], both allowed
+ *   ranges: name -> [lowest, highest], both allowed; null is in no range
  *   words: text that one of the texts holds, in small letters; '' for any
  */
 function matches(sample, {equal, ranges, words}) {
@@ -29,6 +29,7 @@ function matches(sample, {equal, ranges, words}) {
   }
   for (const name in ranges) {
     const [low, high] = ranges[name];
+    if (sample[name] === null) return false;
     if (sample[name] < low || sample[name] > high) return false;
   }
   return TEXTS.some((name) =>
@@ -40,10 +41,10 @@ function matches(sample, {equal, ranges, words}) {
  * the order of the file in both directions; null comes last in both.
  */
 function select(samples, filters, order) {
-  const found = samples.filter((sample) => matches(sample, filters));
-  if (order.name === null) return found;
+  const passing = samples.filter((sample) => matches(sample, filters));
+  if (order.name === null) return passing;
   const sign = order.isDescending ? -1 : 1;
-  return found.sort((one, two) => {
+  return passing.sort((one, two) => {
     const [a, b] = [one[order.name], two[order.name]];
     if (a === b) return 0;
     if (a === null || b === null) return a === null ? 1 : -1;
@@ -64,17 +65,17 @@ function nameOf(character) {
 
 /** Splits a text into pieces {text, isOdd}; odd characters become names. */
 function pieces(text) {
-  const found = [];
+  const parts = [];
   let end = 0;
   for (const match of text.matchAll(ODD)) {
     if (match.index > end) {
-      found.push({text: text.slice(end, match.index), isOdd: false});
+      parts.push({text: text.slice(end, match.index), isOdd: false});
     }
-    found.push({text: nameOf(match[0]), isOdd: true});
+    parts.push({text: nameOf(match[0]), isOdd: true});
     end = match.index + match[0].length;
   }
-  if (end < text.length) found.push({text: text.slice(end), isOdd: false});
-  return found;
+  if (end < text.length) parts.push({text: text.slice(end), isOdd: false});
+  return parts;
 }
 
 /** Returns the start of a text as one line, never half a character. */
@@ -85,8 +86,9 @@ function preview(text, length) {
   return start.replaceAll('\n', '↵') + rest;
 }
 
-/** Writes a number with four figures, or a truth value as a word. */
+/** Writes a number with four figures, a truth value as a word, null as –. */
 function shown(value) {
+  if (value === null) return '–';
   if (typeof value === 'boolean') return value ? 'yes' : 'no';
   if (Number.isInteger(value)) return String(value).replace('-', '−');
   return String(Number(value.toPrecision(4))).replace('-', '−');
@@ -150,7 +152,7 @@ function start() {
   const form = get('filters');
   const headers = [...document.querySelectorAll('th')];
   const order = {name: null, isDescending: false};
-  let found = samples;
+  let selected = samples;
   let first = 0;
 
   // The full texts are put into the page only when they are asked for.
@@ -178,22 +180,22 @@ function start() {
 
   function draw() {
     const size = Number(get('size').value);
-    const last = Math.min(first + size, found.length);
-    get('rows').replaceChildren(...found.slice(first, last).flatMap(
+    const last = Math.min(first + size, selected.length);
+    get('rows').replaceChildren(...selected.slice(first, last).flatMap(
       (sample, i) => rowsOf(sample, first + i + 1)));
     const count = (number) => number.toLocaleString('en');
-    get('place').textContent = found.length === 0
+    get('place').textContent = selected.length === 0
       ? `none of ${count(samples.length)} samples`
-      : `${count(first + 1)} to ${count(last)} of ${count(found.length)} ` +
+      : `${count(first + 1)} to ${count(last)} of ${count(selected.length)} ` +
         `samples (${count(samples.length)} without filters)`;
     get('previous').disabled = first === 0;
-    get('next').disabled = last === found.length;
+    get('next').disabled = last === selected.length;
   }
 
   function turn(direction) {
     const size = Number(get('size').value);
     const place = first + direction * size;
-    if (place < 0 && first === 0 || place >= found.length) return;
+    if (place < 0 && first === 0 || place >= selected.length) return;
     first = Math.max(0, place);
     draw();
   }
@@ -201,7 +203,7 @@ function start() {
   function refresh() {
     const fields = [...form.querySelectorAll('[data-kind]')].map((field) => (
       {name: field.name, kind: field.dataset.kind, value: field.value}));
-    found = select(samples, readFilters(fields), order);
+    selected = select(samples, readFilters(fields), order);
     first = 0;
     draw();
   }

@@ -1,15 +1,15 @@
-"""The report's numbers: what each arm spent to reach a reward, and what of the
-baseline's spending it saved.
+"""What each arm spent to reach a reward, and how much less than the baseline.
 
 In all arrays infinity means that a seed did not reach the reward, and NaN that
-the value is unknown. Medians count a seed that did not reach as infinite; they
-are never taken over the rest.
+the value is unknown. A median counts the seeds that did not reach the reward as
+infinite; it never leaves them out.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from replay_rl.report import bootstrap
 from replay_rl.report import curves
 from replay_rl.report import runs
 
@@ -19,8 +19,7 @@ SPENT = {
   'cost_units': runs.COST,
   'seconds': runs.SECONDS,
 }
-CONFIDENCE = 0.95
-NUM_RESAMPLES = 9999
+SAVED = ('generated_tokens', 'cost_units')  # Those with a saving.
 
 
 class Saving(NamedTuple):
@@ -92,7 +91,7 @@ class Arm(NamedTuple):
   milestones: tuple[Milestone, ...]
 
 
-class Table(NamedTuple):
+class Results(NamedTuple):
   """baseline: its name. window: iterations of the trailing mean."""
 
   baseline: str
@@ -106,7 +105,7 @@ def make(
   baseline: str,
   thresholds: tuple[float, ...],
   window: int,
-) -> Table:
+) -> Results:
   """Computes the table.
 
   Args:
@@ -125,29 +124,20 @@ def make(
   for run in arms:
     if not 1 <= window <= len(run.iterations):
       raise ValueError(
-        f'smooth = {window}, must be between 1 and the '
-        f'{len(run.iterations)} iterations of run {run.name!r}.'
+        f'smooth = {window}: must be between 1 and the '
+        f'{len(run.iterations)} iterations of run {run.name!r}'
       )
   by_name = {run.name: run for run in arms}
   if baseline not in by_name:
     raise ValueError(
-      f'baseline = {baseline!r}, must be one of {sorted(by_name)}.'
+      f'baseline = {baseline!r}: must be one of {sorted(by_name)}'
     )
-  reference = by_name[baseline]
-  return Table(
-    baseline=baseline,
-    window=window,
-    arms=tuple(
-      _arm(run, reference, thresholds=thresholds, window=window) for run in arms
-    ),
-  )
+  rows = [_arm(run, by_name[baseline], thresholds, window) for run in arms]
+  return Results(baseline, window, tuple(rows))
 
 
 def saving(
-  spent: np.ndarray,
-  baseline: np.ndarray,
-  *,
-  is_paired: bool,
+  spent: np.ndarray, baseline: np.ndarray, *, is_paired: bool
 ) -> Saving:
   """Compares what an arm spent with what the baseline spent.
 
@@ -157,8 +147,8 @@ def saving(
     is_paired: whether equal positions are equal seeds.
 
   Returns:
-    The saving. The bootstrap, of Efron, Annals of Statistics 7 (1979), draws
-    seeds with replacement, in pairs if there are pairs, from a fixed generator.
+    The saving. The bootstrap draws seeds with replacement, in pairs if there
+    are pairs, always the same.
   """
   if is_paired:
     per_seed = _saved_share(spent, baseline)
@@ -166,26 +156,20 @@ def saving(
   else:
     per_seed = np.zeros(0)
     median = float(_saved_share(np.median(spent), np.median(baseline)))
-  is_finite = np.isfinite(spent).all() and np.isfinite(baseline).all()
-  if not is_finite or min(len(spent), len(baseline)) < 2:
+  if not (np.isfinite(spent).all() and np.isfinite(baseline).all()):
     return Saving(per_seed, median, None)
 
-  # Imported here: half of the time of a small report.
-  from scipy import stats
-
-  def unpaired(spent, baseline, axis=-1):
+  def unpaired(spent, baseline, axis):
     return 1 - np.median(spent, axis=axis) / np.median(baseline, axis=axis)
 
-  interval = stats.bootstrap(
+  interval = bootstrap.interval(
     (per_seed,) if is_paired else (spent, baseline),
     np.median if is_paired else unpaired,
-    vectorized=True,
-    n_resamples=NUM_RESAMPLES,
-    confidence_level=CONFIDENCE,
-    method='percentile',
-    rng=np.random.default_rng(0),
-  ).confidence_interval
-  return Saving(per_seed, median, (float(interval.low), float(interval.high)))
+    confidence=bootstrap.CONFIDENCE,
+    num_resamples=bootstrap.NUM_RESAMPLES,
+    seed=0,
+  )
+  return Saving(per_seed, median, interval)
 
 
 def _saved_share(spent: np.ndarray, baseline: np.ndarray) -> np.ndarray:
@@ -197,7 +181,6 @@ def _saved_share(spent: np.ndarray, baseline: np.ndarray) -> np.ndarray:
 def _arm(
   run: runs.Run,
   baseline: runs.Run,
-  *,
   thresholds: tuple[float, ...],
   window: int,
 ) -> Arm:
@@ -217,47 +200,36 @@ def _arm(
     generation_flops=(generated / total)[:, -1],
     seconds_per_iteration=float(np.median(seconds)) if seconds.size else np.nan,
     milestones=tuple(
-      _milestone(run, baseline, threshold=threshold, window=window)
-      for threshold in thresholds
+      _milestone(run, baseline, threshold, window) for threshold in thresholds
     ),
   )
 
 
 def _milestone(
-  run: runs.Run, baseline: runs.Run, *, threshold: float, window: int
+  run: runs.Run, baseline: runs.Run, threshold: float, window: int
 ) -> Milestone:
   columns = _crossings(run, threshold, window)
   baseline_columns = _crossings(baseline, threshold, window)
   entropies = curves.trailing_mean(run.column('entropy'), window)
   is_baseline = run.name == baseline.name
+  is_paired = np.array_equal(run.seeds, baseline.seeds)
   spent = {}
-  references = {}
+  wall_clock = ''
   for name, key in SPENT.items():
     per_seed = curves.at(run.column(key), columns)
-    references[name] = curves.at(baseline.column(key), baseline_columns)
+    reference = curves.at(baseline.column(key), baseline_columns)
     saved = None
-    if name != 'seconds' and not is_baseline:
-      is_paired = np.array_equal(run.seeds, baseline.seeds)
-      saved = saving(per_seed, references[name], is_paired=is_paired)
+    if name in SAVED and not is_baseline:
+      saved = saving(per_seed, reference, is_paired=is_paired)
     spent[name] = Spending(per_seed, saved)
-
-  wall_clock = ''
-  if not is_baseline:
-    wall_clock = _wall_clock(
-      spent['seconds'].median,
-      float(np.median(references['seconds'])),
-      is_comparable=is_timing_comparable(run, baseline),
-    )
-  return Milestone(
-    threshold=threshold,
-    spent=spent,
-    entropy=curves.at(entropies, columns),
-    wall_clock=wall_clock,
-  )
+    if name == 'seconds' and not is_baseline:
+      is_comparable = _is_timing_comparable(run, baseline)
+      wall_clock = _wall_clock(per_seed, reference, is_comparable)
+  return Milestone(threshold, spent, curves.at(entropies, columns), wall_clock)
 
 
-def is_timing_comparable(run: runs.Run, baseline: runs.Run) -> bool:
-  """Whether two runs trained equally many seeds on the same hardware.
+def _is_timing_comparable(run: runs.Run, baseline: runs.Run) -> bool:
+  """Tells whether two runs trained equally many seeds on the same hardware.
 
   Seconds cover all seeds of a run, trained together as one program.
   """
@@ -271,8 +243,10 @@ def _crossings(run: runs.Run, threshold: float, window: int) -> np.ndarray:
   return curves.crossings(rewards, threshold)
 
 
-def _wall_clock(seconds: float, baseline: float, *, is_comparable: bool) -> str:
-  is_known = is_comparable and np.isfinite(baseline) and not np.isnan(seconds)
-  if not is_known:
+def _wall_clock(
+  per_seed: np.ndarray, reference: np.ndarray, is_comparable: bool
+) -> str:
+  seconds, baseline = np.median(per_seed), np.median(reference)
+  if not is_comparable or not np.isfinite(baseline) or np.isnan(seconds):
     return 'unknown'
   return 'improved' if seconds < baseline else 'not improved'

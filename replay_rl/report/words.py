@@ -1,4 +1,4 @@
-"""Numbers in words, for the page and the terminal."""
+"""Numbers in words, for pages and the terminal."""
 
 import math
 
@@ -9,35 +9,37 @@ UNKNOWN = '–'
 
 def amount(value: float) -> str:
   """Three figures with a unit prefix: 86.1k; 'not reached' if infinite."""
-  if math.isnan(value):
-    return UNKNOWN
   if math.isinf(value):
     return 'not reached'
+  if math.isnan(value):
+    return UNKNOWN
+  # Rounded to three figures first, so that 999.9k becomes 1M.
+  rounded = float(f'{value:.3g}')
   for size, prefix in ((1e12, 'T'), (1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
-    # Rounded to three figures first, so that 999.9k becomes 1M.
-    if abs(float(f'{value:.3g}')) >= size:
-      return f'{float(f"{value:.3g}") / size:g}{prefix}'
-  return f'{value:.3g}'
+    if abs(rounded) >= size:
+      return f'{rounded / size:g}{prefix}'
+  return f'{rounded:g}'
 
 
 def number(value: float) -> str:
-  """Three figures, or a dash if not finite."""
+  """Three figures, or a dash if the value is not finite."""
   return f'{value:.3g}' if math.isfinite(value) else UNKNOWN
 
 
-def percent(share: float) -> str:
-  """A share with its sign, in whole per cent; 'not reached' if -infinite.
+def percent(share: float | None, decimals: int = 0) -> str:
+  """A share in per cent with its sign; 'not reached' if it is -infinite.
 
-  No line breaks before the sign of per cent.
+  The space before the sign of per cent does not break.
   """
-  if math.isnan(share):
+  if share is None or math.isnan(share):
     return UNKNOWN
   if math.isinf(share):
     return 'not reached'
-  rounded = f'{100 * share:+.0f}'.replace('-', '−').replace('−0', '+0')
-  return f'{rounded}\N{NO-BREAK SPACE}%'
+  # Adding 0 turns -0 into 0.
+  rounded = round(100 * share, decimals) + 0.0
+  return f'{rounded:+.{decimals}f}\N{NO-BREAK SPACE}%'.replace('-', '−')
 
 
 def median(values: np.ndarray) -> str:
-  """Median over seeds, three figures; a dash if it is not finite."""
+  """The median over seeds in three figures; a dash if it is not finite."""
   return number(float(np.median(values)))

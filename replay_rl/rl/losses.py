@@ -86,7 +86,7 @@ def gspo(
 
 
 def m2po(inputs: base.LossInputs) -> base.TokenLoss:
-  """Returns -r A, and zero for the tokens that a whole batch must drop.
+  """Returns -r A, but zero for tokens that the whole batch drops.
 
   M2PO, https://arxiv.org/abs/2510.01161: tokens at which the gradient moves the
   ratio further from 1 are dropped where the square of their log ratio is above

@@ -89,9 +89,10 @@ def experiment(
     shape=shape,
     transformer=transformer,
     init_params_fn=lambda rng_key: model.init(transformer, rng_key)[1],
-    greedy_fn=_whole(whole, 0.0),
-    unbiased_fn=_whole(whole, 1.0),
-    bind=lambda _: functions_lib.bind(
+    greedy_fn=functools.partial(whole, temperature=None),
+    unbiased_fn=functools.partial(whole, temperature=1.0),
+    bind=functools.partial(
+      functions_lib.bind,
       config,
       chosen,
       functools.partial(generate_fn, top_k=config.sampler.top_k),
@@ -101,7 +102,6 @@ def experiment(
         chunk_size=config.optimizer.logits_chunk,
         remat=config.optimizer.remat,
       ),
-      hyper,
     ),
     hyper=hyper,
     drop_zero_variance=config.replay.drop_zero_variance,
@@ -134,17 +134,19 @@ def task(
   config_lib.validate(config)
   functions = functions or {}
   if config.text is None:
+    kind = choices.Kind(TASKS, ())
     given = functions.get('task', config.task)
-    return choices.choose('task', given, choices.Kind(TASKS, ())).bind({})()
+    return choices.choose('task', given, kind).bind({})()
   # Needs the packages of the extra [math].
   from replay_rl.tasks.text import rewards
   from replay_rl.tasks.text import text_task
 
   settings = dataclasses.asdict(config.text)
+  given: Any = functions.get('reward', settings.pop('reward'))
   arguments = ('is_correct', 'is_formatted', 'lengths', 'is_finished')
   reward = choices.choose(
     'text.reward',
-    functions.get('reward', settings.pop('reward')),
+    given,
     choices.Kind(
       choices.functions_like(rewards, *arguments),
       arguments,
@@ -200,16 +202,17 @@ def base_weights(
     jax.random.key(0),
   )
 
+  shares = optax.warmup_cosine_decay_schedule(
+    init_value=0.0,
+    peak_value=1.0,
+    warmup_steps=settings.warmup_steps,
+    decay_steps=settings.num_steps,
+  )
+
   def make_optimizer(hyper):
-    rates = optax.warmup_cosine_decay_schedule(
-      init_value=0.0,
-      peak_value=hyper['warm_start']['learning_rate'],
-      warmup_steps=settings.warmup_steps,
-      decay_steps=settings.num_steps,
-    )
     return functions_lib.clipped(
       transform.bind(hyper.get('warm_start.transform', {})),
-      rates,
+      lambda count: hyper['warm_start']['learning_rate'] * shares(count),
       hyper['warm_start']['max_grad_norm'],
     )
 
@@ -247,14 +250,6 @@ def base_weights(
       batch_size=settings.batch_size,
     ),
   )
-
-
-def _whole(generate_fn: Callable, temperature: float) -> state.GenerateFn:
-  def generate(params, rng_key, prompts, rollout_id):
-    del rollout_id  # The key is that of the iteration.
-    return generate_fn(params, rng_key, prompts, temperature=temperature)
-
-  return generate
 
 
 def _transformer(

@@ -184,8 +184,10 @@ def _bind(
 
 def _operands(complaint: str, text: str, kind: Kind) -> list[ast.expr]:
   """Returns what the operator joins, from left to right."""
-  if len(text) > _LONGEST_TEXT:
-    raise ValueError(f'{complaint}must have at most {_LONGEST_TEXT} characters')
+  if len(text) > _LONGEST_TEXT or not text.replace('\n', ' ').isprintable():
+    raise ValueError(
+      f'{complaint}must have at most {_LONGEST_TEXT} printable characters'
+    )
   try:
     parts, depth = [], 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

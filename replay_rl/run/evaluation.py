@@ -1,14 +1,14 @@
-"""Evaluation during a run: greedy reward, and pass@k of samples."""
+"""Evaluation during a run: the greedy reward, and pass@k of samples."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.parallel import mesh
 from replay_rl.run import events
-from replay_rl.run import pass_at_k
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
@@ -105,7 +105,47 @@ def summarize(greedy: np.ndarray, sampled: np.ndarray) -> dict[str, float]:
   }
   k = 1
   while k <= num_samples:
-    estimates = pass_at_k.pass_at_k(num_samples, num_correct, k=k)
+    estimates = pass_at_k(num_samples, num_correct, k=k)
     scores[f'eval/pass_at_{k}'] = float(np.mean(estimates))
     k *= 2
   return scores
+
+
+def pass_at_k(
+  num_samples: npt.ArrayLike, num_correct: npt.ArrayLike, *, k: int
+) -> np.ndarray:
+  """Returns 1 - C(n - c, k) / C(n, k), unbiased for the pass@k of each prompt.
+
+  Chen et al., Evaluating Large Language Models Trained on Code,
+  https://arxiv.org/abs/2107.03374, equation 1: the chance that k of the n
+  samples, drawn without replacement, hold a correct one.
+
+  Args:
+    num_samples: int, n of each prompt; any shape that fits `num_correct`.
+    num_correct: int, c of each prompt.
+    k: between 1 and the smallest n.
+
+  Returns:
+    float64, of the shape to which the two broadcast.
+
+  Raises:
+    ValueError: if a count is no integer, or not 1 <= k <= n, or not
+      0 <= c <= n.
+  """
+  samples, correct = np.broadcast_arrays(num_samples, num_correct)
+  for name, counts in (('num_samples', samples), ('num_correct', correct)):
+    if not np.issubdtype(counts.dtype, np.integer):
+      raise ValueError(f'{name} = {counts.tolist()}: must be integers')
+  if k < 1 or np.any(k > samples):
+    raise ValueError(
+      f'k = {k}: must be between 1 and num_samples = {samples.tolist()}'
+    )
+  if np.any(correct < 0) or np.any(correct > samples):
+    raise ValueError(
+      f'num_correct = {correct.tolist()}: must be between 0 and '
+      f'num_samples = {samples.tolist()}'
+    )
+  # C(n - c, k) / C(n, k) as k factors within [0, 1], so nothing overflows.
+  drawn = np.arange(k)
+  num_wrong_left = np.maximum((samples - correct)[..., None] - drawn, 0)
+  return 1.0 - np.prod(num_wrong_left / (samples[..., None] - drawn), axis=-1)

@@ -172,9 +172,17 @@ def draw_prompts(
   parts: state.Parts,
   task: task_lib.Task,
 ) -> base.Prompts:
-  """Returns the prompts of the next generation, `[P]`, of a task in JAX."""
-  rng_key = rng.stream_key(seed, 'prompts', clock.iteration)
-  return task.prompts_fn(rng_key, parts.num_prompts)
+  """Returns the prompts of the next generation, `[P]`, of a task in JAX.
+
+  The key of a prompt is that of its group, so that it does not depend on how
+  many prompts are drawn at a time.
+  """
+  first_group = clock.num_rollouts // jnp.uint32(parts.group_size)
+  groups_P = first_group + jnp.arange(parts.num_prompts, dtype=jnp.uint32)
+  prompts = jax.vmap(
+    lambda group: task.prompts_fn(rng.stream_key(seed, 'prompts', group), 1)
+  )(groups_P)
+  return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), prompts)
 
 
 def generate(
@@ -191,10 +199,9 @@ def generate(
       rollout_id,
     )
   )
-  iteration = policy.first_rollout_id // jnp.uint32(parts.num_fresh)
   completions = parts.bind(policy.hyper).generate_fn(
     policy.params,
-    rng.stream_key(policy.seed, 'generate', iteration),
+    rng.stream_key(policy.seed, 'generate'),
     prompts,
     rollout_id,
   )

@@ -156,17 +156,17 @@ def bind(
 ) -> state.Functions:
   """Returns the functions of a run with the numbers of `hyper` bound."""
 
-  def bound(field, **offered):
+  def bound(field, **offered) -> Any:
     if field not in chosen:
       return None
     return chosen[field].bind(hyper.get(field, {}), **offered)
 
   def generate(params, rng_key, prompts, rollout_id):
-    del rollout_id  # The key is that of the iteration.
     return generate_fn(
       params,
       rng_key,
       prompts,
+      rollout_id,
       temperature=hyper['sampler']['temperature'],
       top_p=hyper['sampler'].get('top_p'),
     )
@@ -185,7 +185,7 @@ def bind(
       row_weight_fn=bound('loss.row_weights'),
       optimizer=clipped(
         bound('optimizer.transform'),
-        _warmed_up(**_rates(numbers)),
+        functools.partial(_warmed_up, **_rates(numbers)),
         numbers['max_grad_norm'],
       ),
       gate=make_gate() if make_gate else None,
@@ -214,12 +214,14 @@ def clipped(
 
 
 def _warmed_up(
-  learning_rate: base.Scalar, warmup_steps: base.Scalar
-) -> optax.Schedule:
-  """Returns the learning rate by update: a linear warm-up, then constant."""
-  # The first update already moves, by 1 / (warmup_steps + 1) of the rate.
-  return optax.linear_schedule(
-    learning_rate / (warmup_steps + 1), learning_rate, warmup_steps
+  count: base.Array, *, learning_rate: base.Scalar, warmup_steps: base.Scalar
+) -> base.Array:
+  """Returns the rate of an update: a linear warm-up, then constant.
+
+  The first update already moves, by 1 / (warmup_steps + 1) of the rate.
+  """
+  return learning_rate * (
+    (jnp.minimum(count, warmup_steps) + 1) / (warmup_steps + 1)
   )
 
 
@@ -246,13 +248,8 @@ def check(
     functools.partial(_first_rows, num_rows=parts.num_fresh), run.buffer
   )
   rows, step = fresh.rollouts, run.learner.step
-  prompts = base.Prompts(
-    jax.ShapeDtypeStruct(
-      (parts.num_fresh, parts.shape.prompt_length), jnp.int32
-    ),
-    rows.group_id,
-    rows.prompt_id,
-    (),
+  prompts = jax.eval_shape(
+    lambda: state.empty_prompts(parts.shape, parts.num_fresh)
   )
 
   def named(*fields):

@@ -20,13 +20,18 @@ from replay_rl.tasks import task as task_lib
 
 
 def prompts_and_judge(
-  task: task_lib.TextTask | None, *, num_prompts: int, mesh: jax.sharding.Mesh
+  task: task_lib.TextTask | None,
+  *,
+  num_prompts: int,
+  num_fresh: int,
+  mesh: jax.sharding.Mesh,
 ) -> tuple[Callable, Callable]:
   """Returns what stands before and behind the sampler.
 
   Args:
     task: the task; None if nothing will be called.
     num_prompts: P of a generation.
+    num_fresh: F, rollouts of a generation.
     mesh: the devices of the run.
 
   Returns:
@@ -35,10 +40,10 @@ def prompts_and_judge(
 
   def draw(run: state.RunState) -> base.Prompts:
     assert task is not None
-    seeds, iterations = jax.device_get((run.seed, run.clock.iteration))
+    seeds, num_rollouts = jax.device_get((run.seed, run.clock.num_rollouts))
     prompts = [
-      task.prompts_fn(int(seed), int(iteration), num_prompts)
-      for seed, iteration in zip(seeds, iterations, strict=True)
+      task.prompts_fn(int(seed), int(first) // num_fresh, num_prompts)
+      for seed, first in zip(seeds, num_rollouts, strict=True)
     ]
     return _place(
       jax.tree.map(lambda *leaves: np.stack(leaves), *prompts),

@@ -4,6 +4,7 @@ A histogram counts in its last bin all values that are too large for a bin of
 their own, so that the counts always add up to the number of valid rows.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import chex
@@ -94,6 +95,11 @@ def of_update(
       ),
     },
     sums={
+      'updates/applied': status.is_applied.astype(jnp.int32),
+      # Its batch had no valid row.
+      'updates/empty': status.is_empty.astype(jnp.int32),
+      # By the gate, after the gradient was computed.
+      'updates/refused': status.is_refused.astype(jnp.int32),
       'histogram/staleness': histogram(
         age_B, batch.is_valid, num_bins=num_bins
       ),
@@ -154,12 +160,11 @@ def as_numbers(updates: UpdateMetrics) -> dict[str, np.ndarray]:
   A mean over nothing, such as the clip fraction of replayed rows where none
   were replayed, is NaN.
   """
+  values: dict[str, Any] = {**updates.maxima, **updates.sums}
   with np.errstate(invalid='ignore'):
-    means = {
-      name: np.asarray(mean.total, np.float32) / mean.count
-      for name, mean in updates.means.items()
-    }
-  return means | updates.maxima | updates.sums
+    for name, mean in updates.means.items():
+      values[name] = np.asarray(mean.total, np.float32) / mean.count
+  return values
 
 
 def histogram(

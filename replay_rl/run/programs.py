@@ -262,7 +262,10 @@ class _Maker(NamedTuple):
       draw, judge = self._prompts_and_judge(task)
     else:
       draw, judge = judging.prompts_and_judge(
-        task, num_prompts=parts.num_prompts, mesh=self.settings.mesh
+        task,
+        num_prompts=parts.num_prompts,
+        num_fresh=parts.num_fresh,
+        mesh=self.settings.mesh,
       )
 
     def generate_and_judge(run):
@@ -330,13 +333,8 @@ class _Maker(NamedTuple):
   def _policy(self) -> Callable:
     if not self.parts.num_publications:
       return events_lib.policy  # Reads the arrays as they are, with their axis.
-    places = events_lib.Policy(
-      self.shardings.learner.params,
-      self.whole,
-      self.whole,
-      self.whole,
-      self.shardings.hyper,
-    )
+    # The weights are split as the learner's own, of a run without a ring.
+    places = events_lib.policy(self.shardings._replace(sampler=None))
     return self._reading(events_lib.policy, places)
 
   def _prompts_and_judge(

@@ -183,6 +183,22 @@ def shapes_of_run(parts: Parts, num_seeds: int) -> RunState:
   )
 
 
+def empty_prompts(shape: task_lib.Shape, *leading: int) -> base.Prompts:
+  """Returns zeros in the form of prompts of a task in text, to be traced.
+
+  Args:
+    shape: of the task.
+    *leading: axes, such as `[P]` or `[S, P]`.
+  """
+  numbers = jnp.zeros(leading, jnp.int32)
+  return base.Prompts(
+    tokens=jnp.zeros((*leading, shape.prompt_length), jnp.int32),
+    lengths=numbers,
+    prompt_id=numbers.astype(jnp.uint32),
+    references=numbers,
+  )
+
+
 def as_arrays(hyper: Hyper) -> Hyper:
   """Returns numbers of a config as arrays `[]`: float32 and int32."""
   return {

@@ -62,7 +62,7 @@ def train(
     batch_size: rows of each.
   """
 
-  def all_steps(params):
+  def all_steps(params, hyper):
     functions = learner.UpdateFunctions(
       logprobs_fn=logprobs_fn,
       loss_fn=losses.reinforce,
@@ -93,7 +93,7 @@ def train(
   # Whole on every device, so that a process can write them.
   whole = None if mesh.empty else mesh_lib.whole(mesh)
   program = processes.aligned(jax.jit(all_steps, out_shardings=whole))
-  return program(params)
+  return program(params, state.as_arrays(hyper))
 
 
 def _as_batch(tokens: base.Array, loss_mask: base.Array) -> base.Batch:

@@ -1,12 +1,13 @@
 """Addition, with all numbers written least significant digit first.
 
-'321+989=' asks for 123 + 989 and is answered '2111'. So a digit of the
-answer is always equally far from the two that it adds, and carries move
-forward: a model of two layers learns it in a few hundred steps.
+The right answer to '321+989=', which asks for 123 + 989, is '2111'. The
+distance from a digit of the answer to the two digits that it adds is always the
+same, and carries move forward: a model of two layers learns addition in a few
+hundred steps.
 
-Operands are zero-padded to n digits and answers to n + 1, followed by
-end-of-sequence. The teacher forgets carries; so the longer the carry chain, the
-more there is to learn beyond imitation.
+Operands are zero-padded to n digits, and answers to n + 1 digits, which
+end-of-sequence follows. The teacher forgets carries: the longer the carry
+chain, the more there is to learn beyond imitation.
 """
 
 import functools
@@ -149,7 +150,7 @@ def teacher(
 def _operands(
   rng_key: base.Array, num_rows: int, num_digits: int
 ) -> base.Array:
-  # [2, B, n], least significant digit first.
+  # Returns [2, B, n], least significant digit first.
   shape = (2, num_rows, num_digits)
   return jax.random.randint(rng_key, shape, 0, 10, jnp.int32)
 
@@ -161,8 +162,8 @@ def _prompt_tokens(operands: base.Array) -> base.Array:
 
 
 def _add(operands: base.Array, is_kept: base.Array) -> base.Array:
-  # Adds digit by digit. is_kept [B, n] is False where a carry that arises at
-  # the digit is forgotten. Returns [B, n + 1].
+  # Adds digit by digit and returns [B, n + 1]. Where is_kept [B, n] is False, a
+  # carry that arises at the digit is forgotten.
   totals = operands[0] + operands[1]
   carry = jnp.zeros_like(totals[:, 0])
   digits = []

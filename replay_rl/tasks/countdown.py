@@ -1,14 +1,14 @@
 """Countdown: reach the target with each of the given numbers, used once.
 
-The prompt '2 4 7 : 1 =' asks for an expression such as '7-4-2' or '2*4-7'. It
-is read strictly from left to right, without precedence: '2+4*7' is 42. A number
-is one token, so a response is n numbers, n - 1 operators between them, and
-end-of-sequence. There is no division.
+The prompt '2 4 7 : 1 =' asks for an expression such as '7-4-2' or '2*4-7'. An
+expression is read strictly from left to right, without precedence: '2+4*7' is
+42. A number is one token, so a response has n numbers, n - 1 operators between
+them, and end-of-sequence. There is no division.
 
-The numbers of a prompt are sorted. Its target is reached by construction, from
-a random order and random operators, with no value on the way below 0 or above
-n * max_number; a response may leave that range. The teacher knows the
-construction, but slips at operators.
+The numbers of a prompt are sorted. The target is the value of an expression
+with a random order and random operators, so each prompt has a solution. No
+value on the way to the target is below 0 or above n * max_number; a response
+may leave that range. The teacher knows this expression, but slips at operators.
 """
 
 import functools
@@ -139,8 +139,8 @@ def reward(
   chex.assert_axis_dimension_gt(responses, 1, end)
   numbers = responses[:, 0:end:2] - ZERO
   operators = responses[:, 1:end:2]
-  # Sorted numbers that equal the given ones are numbers; whatever else the
-  # tokens are, `_evaluate` returns an integer, which then does not matter.
+  # For tokens that are no numbers or operators, `_evaluate` returns some
+  # integer. It does not matter: the first two conditions are then False.
   uses_each_once = jnp.all(
     jnp.sort(numbers, axis=1) == references.numbers, axis=1
   )
@@ -169,8 +169,8 @@ def teacher(
     num_rows: B.
     num_numbers: n.
     max_number: the largest number.
-    slip_probability: how often an operator is replaced by one of the other
-      two. The value may stay right by chance.
+    slip_probability: how often one of the other two operators replaces an
+      operator. The value may stay right by chance.
 
   Returns:
     tokens `[B, L + R]` int32 and loss_mask `[B, L + R]` bool, True on the
@@ -198,10 +198,10 @@ def teacher(
 def _problems(
   rng_key: base.Array, num_rows: int, *, num_numbers: int, max_number: int
 ) -> tuple[References, base.Array, base.Array]:
-  # And the numbers [B, n] and operators [B, n - 1] of a solution, in its order.
-  # Each operator is uniform among those that keep the value within
-  # [0, n * max_number]. There always is one: a value that is too large to add
-  # to is large enough to subtract from, as n >= 2.
+  # Also returns the numbers [B, n] and operators [B, n - 1] of a solution, in
+  # its order. Each operator is uniform among those that keep the value within
+  # [0, n * max_number]. At least one does: as n >= 2, a value that is too large
+  # for a sum is large enough for a difference.
   numbers_key, operators_key = jax.random.split(rng_key)
   numbers = jax.random.randint(
     numbers_key, (num_rows, num_numbers), 1, max_number + 1, jnp.int32
@@ -220,7 +220,7 @@ def _problems(
 
 
 def _evaluate(numbers: base.Array, operators: base.Array) -> base.Array:
-  # From left to right; [B]. What is no operator gives some integer or other.
+  # Returns [B], read from left to right.
   value = numbers[:, 0]
   for position in range(operators.shape[1]):
     results = _results(value, numbers[:, position + 1])
@@ -229,7 +229,7 @@ def _evaluate(numbers: base.Array, operators: base.Array) -> base.Array:
 
 
 def _results(left: base.Array, right: base.Array) -> base.Array:
-  # [B, 3], one for each of PLUS, MINUS and TIMES.
+  # Returns [B, 3], for PLUS, MINUS and TIMES.
   return jnp.stack([left + right, left - right, left * right], axis=1)
 
 

@@ -18,7 +18,7 @@ TokenId = Annotated[int, constants.interval('[0, inf)')]
 # (rng_key, num_prompts) -> prompts. The key is consumed.
 PromptsFn = Callable[[base.Array, int], base.Prompts]
 # (rng_key, num_rows) -> (tokens [B, T] int32, loss_mask [B, T] bool): prompts
-# with the teacher's responses, laid out as in a `Rollout`. The key is consumed.
+# with the teacher's responses, as in a `Rollout`. The key is consumed.
 TeacherFn = Callable[[base.Array, int], tuple[base.Array, base.Array]]
 
 
@@ -49,9 +49,9 @@ class Task:
   """A task that is judged in JAX; all functions but the last are pure.
 
   Attributes:
-    shape: of prompts and responses.
+    shape: sizes and special tokens of prompts and responses.
     prompts_fn: draws prompts.
-    reward_fn: judges responses; zero for whatever it cannot read.
+    reward_fn: judges responses; 0 for a response that it cannot read.
     teacher_fn: demonstrations of an imperfect teacher, for the warm start.
     decode_fn: one row of tokens, `[n]` NumPy int, as text for people.
   """
@@ -66,8 +66,8 @@ class Task:
 class Judgement(NamedTuple):
   """What a verifier says of B responses, on the host.
 
-  rewards: `[B]` float32, to learn from.
-  is_correct: `[B]` bool, the answer alone, to report.
+  rewards: `[B]` float32, for the learner.
+  is_correct: `[B]` bool, whether the answer is right, for reports.
   statuses: `[B]` str, each one of the task's `statuses`.
   """
 
@@ -89,10 +89,10 @@ class TextTask:
 
   Attributes:
     shape, decode_fn: as of `Task`.
-    prompts_fn: the prompts of an iteration. A function of its arguments alone:
-      a run that is resumed sees the prompts it would have seen.
-    eval_prompts_fn: that many prompts to evaluate on, the same at every call;
-      None without a set of problems for it.
+    prompts_fn: the prompts of an iteration, by the arguments alone, so that a
+      run that continues sees the prompts that it would have seen.
+    eval_prompts_fn: returns a number of prompts to evaluate on, the same at
+      every call; None without a set of problems for it.
     judge_fn: judges responses.
     reference_fn: the right answer to the problem of a row number.
     statuses: what the verifier may say of a response.
@@ -114,7 +114,7 @@ class TextTask:
 def in_jax(task: Task | TextTask) -> Task:
   """Returns the task; raises ValueError if it is judged on the host."""
   if isinstance(task, TextTask):
-    raise ValueError('a task in text cannot be judged in JAX')
+    raise ValueError('task = TextTask: must be a task that is judged in JAX')
   return task
 
 
@@ -144,8 +144,8 @@ def hash_tokens(tokens: base.Array, lengths: base.Array) -> base.Array:
   chex.assert_rank([tokens, lengths], [2, 1])
   chex.assert_equal_shape_prefix([tokens, lengths], 1)
   positions_PL = jax.lax.broadcasted_iota(jnp.uint32, tokens.shape, 1)
-  # An odd factor: a token has another hash at each position. The first position
-  # is 1, since `_mix` of 0 is 0.
+  # The factor is odd, so that a token has another hash at each position.
+  # Positions start at 1, because `_mix` of 0 is 0.
   words_PL = tokens.astype(jnp.uint32) ^ (
     (positions_PL + 1) * jnp.uint32(0x9E3779B9)
   )

@@ -1,15 +1,11 @@
 """Tests of the settings that the flags of an evaluation make."""
 
-import pathlib
-from unittest import mock
-
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.evaluate import evaluated
 from replay_rl.evaluate import evaluation_flags
+from replay_rl.evaluate import run_weights
 from replay_rl.tasks.text import prompt_stream
-from tests import tiny
 from tests import tiny_evaluation
 
 _NEEDED = ('--benchmarks=a,b', '--data_dir=d', '--out=o')
@@ -18,27 +14,6 @@ _MODEL = (*_NEEDED, '--model=m', '--no-chat', '--max_new_tokens=9')
 
 def _resolve(*flags, run=None):
   return evaluation_flags.resolve(evaluation_flags.parse([*flags]), run)
-
-
-def _run():
-  return evaluated.Run(
-    folder=pathlib.Path('r'),
-    model=tiny.config().model,
-    text=tiny_evaluation.text(
-      't',
-      template='{problem}!',
-      use_chat_template=True,
-      system_message='Think.',
-      max_prompt_tokens=11,
-      max_new_tokens=12,
-      num_workers=3,
-      answer_timeout=4.0,
-      memory_limit=5,
-      max_answer_chars=6,
-    ),
-    seeds=(3,),
-    mesh={'data': 2, 'fsdp': 1, 'tensor': 2},
-  )
 
 
 class ResolveTest(parameterized.TestCase):
@@ -65,7 +40,7 @@ class ResolveTest(parameterized.TestCase):
     self.assertEqual(num_workers, 2)
     self.assertEqual(
       settings,
-      evaluation_flags.Settings(
+      evaluation_flags.EvaluationSettings(
         model='m',
         workdir=None,
         step=None,
@@ -95,47 +70,43 @@ class ResolveTest(parameterized.TestCase):
     settings, _ = _resolve(*_MODEL, '--tokenizer=t')
     self.assertEqual(settings.tokenizer, 't')
 
-  def test_several_greedy_samples_are_refused(self):
-    with self.assertRaisesRegex(ValueError, '--n=2, must be 1 with'):
-      _resolve(*_MODEL, '--n=2', '--temperature=0')
-
   def test_a_run_sets_what_is_not_given(self):
-    with mock.patch.object(evaluated, 'pick_step', return_value=7) as pick:
-      settings, num_workers = _resolve(
-        *_NEEDED,
-        '--workdir=r',
-        '--step=7',
-        '--max_new_tokens=99',
-        '--tokenizer=elsewhere',
-        '--chat_variables={"think": false}',
-        run=_run(),
-      )
-      no_chat, _ = _resolve(*_NEEDED, '--workdir=r', '--no-chat', run=_run())
-    self.assertEqual(pick.call_args_list[0].args, (pathlib.Path('r'), 7))
-    self.assertEqual(num_workers, 3)
+    trained = tiny_evaluation.trained()
+    run = run_weights.read_run(trained.folder)
+    flags = (*_NEEDED, '--workdir=r', '--seed=6')
+    settings, num_workers = _resolve(
+      *flags,
+      '--step=1',
+      '--max_new_tokens=99',
+      '--tokenizer=elsewhere',
+      '--chat_variables={"think": false}',
+      run=run,
+    )
+    self.assertEqual(num_workers, 1)
     self.assertEqual(
       settings._asdict(),
       settings._asdict()
       | {
-        'step': 7,
-        'seed': 3,
+        'step': 1,
+        'seed': 6,
         'tokenizer': 'elsewhere',
-        'template': '{problem}!',
+        'template': 'Question: {problem}\nAnswer:',
         'chat': True,
         'system': 'Think.',
         'chat_variables': {'think': False},
-        'max_prompt_tokens': 11,
+        'max_prompt_tokens': 64,
         'max_new_tokens': 99,
         'compute_dtype': 'float32',
         'answer_timeout': 4.0,
-        'memory_limit': 5,
-        'max_answer_chars': 6,
-        'mesh': {'data': 2, 'fsdp': 1, 'tensor': 2},
+        'memory_limit': 2**31,
+        'max_answer_chars': 100,
+        'mesh': {'data': 1, 'fsdp': 1, 'tensor': 1},
       },
     )
-    self.assertFalse(no_chat.chat)
-    self.assertIsNone(no_chat.system)
-    self.assertEqual(no_chat.tokenizer, 't')
+    no_chat, _ = _resolve(*flags, '--no-chat', run=run)
+    self.assertEqual((no_chat.chat, no_chat.system), (False, None))
+    self.assertEqual(no_chat.step, 2)
+    self.assertEqual(no_chat.tokenizer, trained.config.text.tokenizer)
 
 
 if __name__ == '__main__':

@@ -12,16 +12,13 @@ import jax
 import numpy as np
 from absl.testing import parameterized
 
-from replay_rl import train
 from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.evaluate import scores
 from replay_rl.lm.hf import checkpoint as hf
-from replay_rl.run import build
 from replay_rl.tasks.verify import equality
 from replay_rl.tasks.verify import verifier as verifier_lib
 from tests import tiny
 from tests import tiny_evaluation
-from tests import tiny_text
 from tests import tiny_tokenizer
 
 
@@ -108,54 +105,33 @@ class MainTest(EvaluateTestCase):
     self.assertEqual(code, 0)
     self.assertIn('pass@5', shown)
     results = json.loads((self.folder / 'real/results.json').read_text())
-    means, lengths = [], []
+    outcomes = {}
     for name, rows in tiny_evaluation.BENCHMARKS.items():
       lines = self.lines('real', name)
-      self.assertLen(lines, 5 * len(rows))
-      found = results['benchmarks'][name]
-      counts = []
-      for row, (identity, _, answer) in enumerate(rows):
-        of_problem = lines[5 * row : 5 * row + 5]
-        self.assertEqual({line['problem'] for line in of_problem}, {identity})
-        for line in of_problem:
-          self.assertContainsSubset(line['response'], {'1', '2'})
-          self.assertEqual(
-            line['length'], len(line['response']) + line['is_finished']
-          )
-          self.assertEqual(
-            line['status'] == 'correct', line['response'] == answer
-          )
-        counts.append(sum(line['response'] == answer for line in of_problem))
-      self.assertGreater(sum(counts), 0)
-      # C(5, 2) = 10 pairs, of which C(5 - c, 2) hold no right one.
-      wrong_pairs = np.array([10, 6, 3, 1, 0, 0])[counts]
-      passes = found['pass_at_k']
-      self.assertEqual(list(passes), ['1', '2', '4', '5'])
-      for k, expected in (
-        ('1', np.array(counts) / 5),
-        ('2', 1 - wrong_pairs / 10),
-        ('5', np.array(counts) > 0),
-      ):
-        self.assertAlmostEqual(passes[k]['mean'], np.mean(expected))
-      np.testing.assert_allclose(
-        passes['2']['interval'],
-        scores.interval(
-          [1 - wrong_pairs / 10], confidence=0.95, num_resamples=9999, seed=0
+      answers = [answer for _, _, answer in rows for _ in range(5)]
+      self.assertEqual(
+        [line['problem'] for line in lines],
+        [identity for identity, _, _ in rows for _ in range(5)],
+      )
+      is_correct = []
+      for line, answer in zip(lines, answers, strict=True):
+        self.assertContainsSubset(line['response'], {'1', '2'})
+        self.assertEqual(
+          line['length'], len(line['response']) + line['is_finished']
+        )
+        is_correct.append(line['response'] == answer)
+        self.assertEqual(line['status'] == 'correct', is_correct[-1])
+      self.assertIn(True, is_correct)
+      outcomes[name] = scores.Outcomes(
+        np.reshape(is_correct, (-1, 5)),
+        *(
+          np.reshape([line[key] for line in lines], (-1, 5))
+          for key in ('length', 'is_finished', 'status')
         ),
       )
-      self.assertAlmostEqual(
-        found['response_length'], np.mean([line['length'] for line in lines])
-      )
-      self.assertAlmostEqual(
-        found['truncated_fraction'],
-        np.mean([not line['is_finished'] for line in lines]),
-      )
-      self.assertEqual(sum(found['statuses'].values()), len(lines))
-      means.append(passes['1']['mean'])
-      lengths.append(found['response_length'])
-    average = results['average']
-    self.assertAlmostEqual(average['pass_at_k']['1']['mean'], np.mean(means))
-    self.assertAlmostEqual(average['response_length'], np.mean(lengths))
+    expected = scores.summarize(outcomes, statuses=verifier.STATUSES, seed=0)
+    expected = json.loads(json.dumps(expected))  # Tuples become lists.
+    self.assertEqual({key: results[key] for key in expected}, expected)
     self.assertEqual(results['settings']['temperature'], 1.0)
     # Samples of a problem differ, and so do benchmarks and batches.
     responses = [line['response'] for line in self.lines('real', 'short')]
@@ -165,22 +141,12 @@ class MainTest(EvaluateTestCase):
     self.assertNotEqual(responses[:8], others[:8])
 
   def test_a_trained_run_gives_what_its_weights_give_as_a_folder(self):
-    config = tiny_text.config(
-      self.folder / 'sums',
-      seed=5,
-      num_seeds=2,
-      num_iterations=1,
-      evaluation__every=0,
-      text__system_message='Think.',
-      text__use_chat_template=True,
-      text__max_prompt_tokens=64,
-    )
-    run = train.train(config, self.folder / 'run')
-    shape = build.parts(config).transformer
+    trained = tiny_evaluation.trained()
+    config = trained.config
     hf.save(
       self.folder / 'exported',
-      shape,
-      jax.tree.map(lambda leaf: leaf[1], run.learner.params),
+      trained.transformer,
+      jax.tree.map(lambda leaf: leaf[1], trained.state.learner.params),
       dtype='float32',
       max_file_bytes=10**6,
       max_position_embeddings=72,
@@ -203,7 +169,7 @@ class MainTest(EvaluateTestCase):
     self.assertEqual(code, 0, error)
     of_run = self.flags(
       'b',
-      workdir=self.folder / 'run',
+      workdir=trained.folder,
       **dict.fromkeys(('model', 'compute_dtype', *template, *sizes)),
     )
     code, _, error = self.main(*of_run, '--seed=6')
@@ -215,11 +181,11 @@ class MainTest(EvaluateTestCase):
     )
     self.assertEqual(
       {name for name, value in one.items() if value != other[name]},
-      {'model', 'workdir', 'step', 'seed', 'memory_limit'},
+      {'model', 'workdir', 'step', 'seed', 'memory_limit', 'answer_timeout'},
     )
     code, _, error = self.main(*of_run)
     self.assertEqual(code, 2)
-    self.assertIn('has trained the seeds [5, 6]; name one of them', error)
+    self.assertIn('seed = None: must be one of [5, 6], the seeds of ', error)
     code, _, error = self.main(*of_run, '--seed=5')
     self.assertIn('seed = 5 (there: 6)', error)
 
@@ -253,9 +219,9 @@ class MainTest(EvaluateTestCase):
     self.main(*self.flags('base', **greedy), '--no-chat')
     path = self.folder / 'base/results.json'
     content = json.loads(path.read_text())
-    for found in (*content['benchmarks'].values(), content['average']):
-      found['pass_at_k']['1']['mean'] = 0.5
-      found['response_length'] = 2 * found['response_length']
+    for result in (*content['benchmarks'].values(), content['average']):
+      result['pass_at_k']['1']['mean'] = 0.5
+      result['response_length'] = 2 * result['response_length']
     path.write_text(json.dumps(content))
     mine = self.flags('mine', baseline=self.folder / 'base', **greedy)
     code, shown, error = self.main(
@@ -267,9 +233,9 @@ class MainTest(EvaluateTestCase):
     comparison = results['comparison']
     # The most probable token is the same at every place: no right answer.
     self.assertEqual(results['average']['pass_at_k']['1']['mean'], 0.0)
-    for found in (*comparison['benchmarks'].values(), comparison['average']):
+    for result in (*comparison['benchmarks'].values(), comparison['average']):
       self.assertEqual(
-        found, {'length_reduction': 0.5, 'accuracy_gain': -1.0, 'aes': -9.5}
+        result, {'length_reduction': 0.5, 'accuracy_gain': -1.0, 'aes': -9.5}
       )
     self.assertEqual(
       comparison['constants'], {'omega': 1.0, 'beta': 5.0, 'gamma': 10.0}
@@ -278,28 +244,31 @@ class MainTest(EvaluateTestCase):
     short = self.flags('short', baseline=self.folder / 'base', **greedy)
     code, _, error = self.main(*short, '--no-chat', '--benchmarks=short')
     self.assertEqual(code, 2)
-    self.assertIn("is of the benchmarks {'short': ", error)
+    self.assertIn("must be of the same problems {'short': ", error)
     self.assertEqual(self.files('short'), {})
 
 
 class BadInputTest(EvaluateTestCase):
   @parameterized.parameters(
-    ({'model': None}, 'one of --model and --workdir must be given, not both'),
-    ({'workdir': 'x'}, 'one of --model and --workdir must be given, not both'),
-    ({'benchmarks': 'short,maths'}, "benchmarks: 'maths' is not in "),
-    ({'max_new_tokens': None}, '--max_new_tokens must be given with --model'),
-    ({'seed': 1}, '--step and --seed belong to --workdir'),
-    ({'temperature': 0}, '--n=5, must be 1 with --temperature=0'),
-    ({'temperature': 0, 'n': 1, 'top_k': 3}, '--top_p and --top_k need'),
-    ({'temperature': -1}, '--temperature=-1.0, must be at least 0'),
+    ({'model': None}, 'model = None, workdir = None: must be one of the two'),
+    ({'workdir': 'x'}, "workdir = 'x': must be one of the two, not both"),
+    ({'benchmarks': 'short,maths'}, "benchmarks = 'maths': must be among ['l"),
+    (
+      {'max_new_tokens': None},
+      'max_new_tokens = None: must be given with --model',
+    ),
+    ({'seed': 1}, 'step = None, seed = 1: must be given only with --workdir'),
+    ({'temperature': 0}, 'n = 5: must be 1 with temperature = 0'),
+    ({'temperature': 0, 'n': 1, 'top_k': 3}, 'top_k = 3: must not be given'),
+    ({'temperature': -1}, 'temperature = -1.0: must be at least 0'),
     ({'top_p': 1.5}, 'top_p=1.5 must be None or in'),
-    ({'n': 0}, '--n=0, must be at least 1'),
-    ({'system': 'Hello'}, '--system and --chat_variables need --chat'),
-    ({'batch_size': 7}, '--batch_size=7, must be a multiple of the 2 devices'),
-    ({'max_answer_chars': 1}, 'but an answer of short has 2 characters'),
+    ({'n': 0}, 'n = 0: must be at least 1'),
+    ({'system': 'Hello'}, "system = 'Hello', chat_variables = {}: must be "),
+    ({'batch_size': 7}, 'batch_size = 7: must be a multiple of the 2 devices'),
+    ({'max_answer_chars': 1}, 'max_answer_chars = 1: must be at least 2, the'),
     ({'max_prompt_tokens': 2}, "benchmark 'short': max_prompt_tokens = 2"),
     ({'max_new_tokens': 99}, 'exceeds max_position_embeddings=64'),
-    ({'baseline': 'nowhere'}, 'baseline: nowhere/results.json cannot be read'),
+    ({'baseline': 'nowhere'}, "baseline = 'nowhere': must hold the results.j"),
     ({'template': 'no field'}, 'must have the one field {problem}'),
   )
   def test_ends_with_a_line_that_names_the_flag(self, changes, message):
@@ -312,12 +281,12 @@ class BadInputTest(EvaluateTestCase):
   def test_whether_to_chat_must_be_said(self):
     code, _, error = self.main(*self.flags('bad'))
     self.assertEqual(code, 2)
-    self.assertIn('--chat or --no-chat must be given with --model', error)
+    self.assertIn('chat = None: must be given with --model', error)
 
   @parameterized.parameters(
     ({'benchmarks': 'short,short'}, 'must be distinct names'),
     ({'benchmarks': '../short'}, 'must be distinct names'),
-    ({'mesh': 'data'}, 'is not JSON'),
+    ({'mesh': 'data'}, 'must be a JSON object'),
     ({'chat_variables': '3'}, 'must be a JSON object'),
     ({'bench': 'short'}, 'unrecognized arguments'),
   )

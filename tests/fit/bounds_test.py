@@ -3,8 +3,8 @@
 from absl.testing import absltest
 
 from replay_rl.fit import bounds
-from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import chips
+from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
 from replay_rl.run import build
 from tests import tiny

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import compilation
 from replay_rl.fit import hlo
+from replay_rl.fit import memory as memory_lib
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import storage
 from replay_rl.run import build
@@ -59,7 +59,9 @@ def _programs(config, mesh_shape):
 
 
 def _kept(config, parts, mesh) -> int:
-  memory = memory_lib.memory(config, parts, memory_lib.abstract_mesh(mesh.shape))
+  memory = memory_lib.memory(
+    config, parts, memory_lib.abstract_mesh(mesh.shape)
+  )
   return sum(memory.kept.values())
 
 
@@ -69,7 +71,7 @@ class RunTest(parameterized.TestCase):
     super().setUpClass()
     cls.config = text_config(num_seeds=2)
     with mock.patch.object(
-      compiled, 'measure', wraps=compilation.measure
+      compilation, 'measure', wraps=compilation.measure
     ) as measured:
       cls.parts, cls.mesh, cls.programs = _programs(cls.config, _TWO)
     cls.arguments = {
@@ -199,7 +201,7 @@ class ProgramsTest(parameterized.TestCase):
   def test_weights_of_a_checkpoint_come_split(self, config_fn, is_split):
     nothing = compilation.Program('init', None, None, None, 'stop', 0.0)
     with mock.patch.object(
-      compiled, 'measure', return_value=nothing
+      compilation, 'measure', return_value=nothing
     ) as measured:
       _programs(config_fn(), _TWO)
     _, _, params, _ = measured.call_args.args

@@ -8,11 +8,11 @@ import jax
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import compilation
 from replay_rl.fit import fitting
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
+from replay_rl.fit import memory as memory_lib
 from replay_rl.fit import topology
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
@@ -36,7 +36,7 @@ def _program(name='iterate', peak=100, error=None) -> compilation.Program:
 def _compiling(*programs):
   """Replaces the compiler."""
   return mock.patch.object(
-    compiled, 'programs', side_effect=lambda *_: iter(programs)
+    compilation, 'programs', side_effect=lambda *_: iter(programs)
   )
 
 
@@ -94,7 +94,9 @@ class FittingTest(parameterized.TestCase):
       fitting.planned_peaks(self.config, self.parts, _ONE | {'tensor': 8})
 
   def test_the_plan_of_a_program_is_all_that_is_kept_and_its_own(self):
-    memory = memory_lib.memory(self.config, self.parts, memory_lib.abstract_mesh(_ONE))
+    memory = memory_lib.memory(
+      self.config, self.parts, memory_lib.abstract_mesh(_ONE)
+    )
     kept = sum(memory.kept.values())
     own = {name: sum(t.values()) for name, t in memory.programs.items()}
     self.assertEqual(
@@ -170,7 +172,7 @@ class SmallestTest(parameterized.TestCase):
           *(shape[axis] for axis in mesh_lib.AXES)
         ),
       ),
-      mock.patch.object(compiled, 'programs', side_effect=programs),
+      mock.patch.object(compilation, 'programs', side_effect=programs),
       mock.patch.object(
         topology, 'slices', return_value=['v5e:1x1', 'v5e:1x2', 'v5e:2x2']
       ),

@@ -262,7 +262,9 @@ class MemoryTest(parameterized.TestCase):
     for vmap_seeds in (False, True):
       config = tiny.config(num_seeds=3, vmap_seeds=vmap_seeds)
       parts = build.parts(config)
-      found.append(memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE)))
+      found.append(
+        memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
+      )
     in_turn, at_once = found
     self.assertEqual(in_turn.kept, at_once.kept)
     for program in ('sampler', 'learner', 'evaluation'):
@@ -288,7 +290,9 @@ class MemoryTest(parameterized.TestCase):
   def test_words_of_a_buffer_on_the_host_take_nothing_of_the_device(self):
     shape = {'data': 1, 'fsdp': 2, 'tensor': 1}
     here, there = (
-      memory_lib.memory(config, build.parts(config), memory_lib.abstract_mesh(shape))
+      memory_lib.memory(
+        config, build.parts(config), memory_lib.abstract_mesh(shape)
+      )
       for config in (
         tiny.config(mesh__buffer_memory=memory)
         for memory in ('device', 'pinned_host')

@@ -2,27 +2,14 @@
 
 import dataclasses
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import architecture
+from replay_rl.lm import families
+from tests.lm import small_models
 
-_CONFIG = architecture.TransformerConfig(
-  vocab_size=10,
-  d_model=8,
-  num_layers=3,
-  num_heads=4,
-  num_kv_heads=2,
-  head_dim=6,
-  d_ff=5,
-  rope_theta=10_000.0,
-  rope_scaling=None,
-  norm_eps=1e-6,
-  qk_norm=False,
-  qkv_bias=False,
-  tied_embeddings=True,
-  max_context=32,
-  compute_dtype='float32',
+_CONFIG = dataclasses.replace(
+  small_models.TIED, vocab_size=10, d_model=8, num_layers=3, d_ff=5
 )
 
 
@@ -48,50 +35,29 @@ class ArchitectureTest(parameterized.TestCase):
     self.assertEqual(count(qkv_bias=True), 3 * (24 + 12 + 12))
 
   def test_published_checkpoints_have_their_published_size(self):
-    # The config.json files of Qwen/Qwen3-0.6B-Base and Qwen/Qwen2.5-7B.
-    qwen3 = dataclasses.replace(
-      _CONFIG,
-      vocab_size=151936,
-      d_model=1024,
-      num_layers=28,
-      num_heads=16,
-      num_kv_heads=8,
-      head_dim=128,
-      d_ff=3072,
-      qk_norm=True,
-    )
-    self.assertEqual(architecture.num_params(qwen3), 596_049_920)
-    qwen25 = dataclasses.replace(
-      _CONFIG,
-      vocab_size=152064,
-      d_model=3584,
-      num_layers=28,
-      num_heads=28,
-      num_kv_heads=4,
-      head_dim=128,
-      d_ff=18944,
-      qkv_bias=True,
-      tied_embeddings=False,
-    )
-    self.assertEqual(architecture.num_params(qwen25), 7_615_616_512)
+    for name, count in (
+      ('Qwen3-0.6B-Base', 596_049_920),
+      ('Qwen2.5-7B', 7_615_616_512),
+      ('Llama-3.2-1B', 1_235_814_400),
+    ):
+      self.assertEqual(architecture.num_params(families.MODELS[name]), count)
 
   @parameterized.parameters(
-    ({'vocab_size': 0}, 'vocab_size=0 must be positive'),
-    ({'num_layers': -1}, 'num_layers=-1 must be positive'),
-    ({'norm_eps': 0.0}, 'norm_eps=0.0 must be positive'),
-    ({'rope_theta': 0.0}, 'rope_theta=0.0 must be positive'),
-    ({'max_context': 0}, 'max_context=0 must be positive'),
-    ({'num_kv_heads': 3}, 'num_heads=4 must be a multiple of num_kv_heads=3'),
-    ({'head_dim': 5}, 'head_dim=5 must be even'),
+    ({'vocab_size': 0}, 'vocab_size = 0: must be positive'),
+    ({'num_layers': -1}, 'num_layers = -1: must be positive'),
+    ({'norm_eps': 0.0}, 'norm_eps = 0.0: must be positive'),
+    ({'rope_theta': 0.0}, 'rope_theta = 0.0: must be positive'),
+    ({'max_context': 0}, 'max_context = 0: must be positive'),
+    (
+      {'num_kv_heads': 3},
+      'num_heads = 4: must be a multiple of num_kv_heads = 3',
+    ),
+    ({'head_dim': 5}, 'head_dim = 5: must be even'),
     (
       {'compute_dtype': 'float16'},
-      "compute_dtype='float16' must be float32 or bfloat16",
+      "compute_dtype = 'float16': must be float32 or bfloat16",
     ),
   )
   def test_a_wrong_field_is_named(self, change, message):
     with self.assertRaisesRegex(ValueError, message):
       dataclasses.replace(_CONFIG, **change)
-
-
-if __name__ == '__main__':
-  absltest.main()

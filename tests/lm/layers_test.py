@@ -4,7 +4,6 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import layers
@@ -32,7 +31,3 @@ class LayersTest(parameterized.TestCase):
     self.assertEqual(heads.shape, (1, 1, 2, num_queries, 4))
     np.testing.assert_allclose(heads[0, 0, 0], 19.0, rtol=1e-6)
     np.testing.assert_allclose(heads[0, 0, 1], 15.0, rtol=1e-6)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import architecture
@@ -83,7 +82,3 @@ class ParametersTest(parameterized.TestCase):
       + architecture.attention_flops(config, 64)
     )
     self.assertBetween(cost['flops'] / expected, 1.0, 1.05)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -8,7 +8,6 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import cache as cache_lib
@@ -274,7 +273,7 @@ class TokenLogprobsTest(parameterized.TestCase):
 
   def test_a_chunk_of_no_token_raises(self):
     graphdef, params = small_models.init(small_models.TIED)
-    with self.assertRaisesRegex(ValueError, 'chunk_size=0 must be None or'):
+    with self.assertRaisesRegex(ValueError, 'chunk_size = 0: must be None or'):
       scoring.token_logprobs(
         graphdef,
         params,
@@ -339,7 +338,3 @@ class TokenLogprobsTest(parameterized.TestCase):
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4),
         *gradients,
       )
-
-
-if __name__ == '__main__':
-  absltest.main()

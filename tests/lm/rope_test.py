@@ -6,7 +6,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import architecture
@@ -68,7 +67,3 @@ class RopeTest(parameterized.TestCase):
 
     np.testing.assert_allclose(product(9, 4), product(105, 100), rtol=1e-4)
     self.assertGreater(abs(product(9, 4) - product(4, 9)), 0.1)
-
-
-if __name__ == '__main__':
-  absltest.main()

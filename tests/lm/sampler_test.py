@@ -8,13 +8,13 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
+from replay_rl.parallel import mesh as mesh_lib
 from tests.lm import small_models
 
 _V, _EOS, _PAD = 11, 1, 0
@@ -35,6 +35,7 @@ def _prompts(lengths, columns):
   return base.Prompts(
     tokens=jnp.asarray(tokens, jnp.int32),
     lengths=jnp.asarray(lengths, jnp.int32),
+    prompt_id=jnp.zeros(len(lengths), jnp.uint32),
     references=(),
   )
 
@@ -42,23 +43,36 @@ def _prompts(lengths, columns):
 _LENGTHS = [1, 3, 5, 2] * 6
 _PROMPTS = _prompts(_LENGTHS, 5)
 _R = 6
+_OPTIONS = {
+  'max_new_tokens': _R,
+  'eos_ids': (_EOS,),
+  'pad_id': _PAD,
+  'temperature': 1.0,
+  'top_k': None,
+  'top_p': None,
+}
 
 
-def _generate(config=_TIED, prompts=_PROMPTS, seed=0, params=None, **options):
-  options = {
-    'max_new_tokens': _R,
-    'eos_ids': (_EOS,),
-    'pad_id': _PAD,
-    'temperature': 1.0,
-    'top_k': None,
-    'top_p': None,
-    **options,
-  }
+def _ids(num_rows):
+  return jnp.arange(num_rows, dtype=jnp.uint32)
+
+
+def _generate(
+  config=_TIED, prompts=_PROMPTS, ids=None, seed=0, params=None, **options
+):
   graphdef, initial = small_models.init(config)
-  params = initial if params is None else params
   return sampler.generate(
-    graphdef, params, jax.random.key(seed), prompts, **options
+    graphdef,
+    initial if params is None else params,
+    jax.random.key(seed),
+    prompts,
+    _ids(len(prompts.lengths)) if ids is None else ids,
+    **{**_OPTIONS, **options},
   )
+
+
+def _rows(prompts, rows):
+  return jax.tree.map(lambda leaf: leaf[np.array(rows)], prompts)
 
 
 _score = jax.jit(
@@ -123,7 +137,7 @@ class GenerateTest(parameterized.TestCase):
         np.testing.assert_array_equal(values != 0, is_response)
 
   def test_greedy_tokens_are_the_argmax_of_the_learner(self):
-    completions = _generate(temperature=0.0)
+    completions = _generate(temperature=None)
     graphdef, params = small_models.init(_TIED)
     logits = jax.jit(model.apply, static_argnums=0)(
       graphdef, params, completions.tokens
@@ -139,9 +153,7 @@ class GenerateTest(parameterized.TestCase):
   @parameterized.parameters((None, None), (4, None), (None, 0.6), (5, 0.8))
   def test_draws_have_the_frequencies_of_the_formula(self, top_k, top_p):
     num_draws, temperature = 4096, 1.5
-    prompts = jax.tree.map(
-      lambda leaf: jnp.repeat(leaf[2:3], num_draws, axis=0), _PROMPTS
-    )
+    prompts = _rows(_PROMPTS, [2] * num_draws)
     completions = _generate(
       prompts=prompts,
       max_new_tokens=1,
@@ -220,37 +232,84 @@ class GenerateTest(parameterized.TestCase):
         stops.add(int(short[length - 1]))
     self.assertEqual(stops, set(ends))
 
-  def test_a_row_depends_on_its_prompt_index_and_key_only(self):
-    completions = _generate()
-    others = _PROMPTS._replace(
-      tokens=_PROMPTS.tokens.at[1:].set(2),
-      lengths=_PROMPTS.lengths.at[1:].set(4),
-    )
-    changed = _generate(prompts=others)
-    np.testing.assert_array_equal(
-      changed.responses[0], completions.responses[0]
-    )
-    self.assertFalse(np.array_equal(changed.responses, completions.responses))
-    wider = _generate(
-      prompts=_PROMPTS._replace(
-        tokens=jnp.pad(
-          _PROMPTS.tokens, ((0, 0), (0, 3)), constant_values=_V - 1
+  @parameterized.parameters(
+    {}, {'top_k': 5, 'top_p': 0.9}, {'temperature': None}
+  )
+  def test_batches_and_the_order_of_rows_do_not_change_a_response(
+    self, **options
+  ):
+    eight = _rows(_PROMPTS, range(8))
+    ids = jnp.array([7, 2**32 - 1, 3, 0, 11, 12, 2**31, 5], jnp.uint32)
+    whole = _generate(prompts=eight, ids=ids, **options)
+    order = [6, 3, 0, 5, 1, 7, 2, 4]
+    for batches in ([[0, 1, 2, 3], [4, 5, 6, 7]], [order[:4], order[4:]]):
+      for rows in batches:
+        part = _generate(
+          prompts=_rows(eight, rows), ids=ids[np.array(rows)], **options
         )
-      )
-    )
+        for field in base.Completions._fields:
+          expected = getattr(whole, field)[np.array(rows)]
+          if expected.dtype == jnp.float32:
+            np.testing.assert_allclose(
+              getattr(part, field), expected, atol=1e-5
+            )
+          else:
+            np.testing.assert_array_equal(getattr(part, field), expected)
+
+  def test_rows_with_one_prompt_differ_by_their_ids_and_the_key(self):
+    alike = _rows(_PROMPTS, [2] * 24)
+    by_id = np.asarray(_generate(prompts=alike).responses)
+    self.assertGreater(len(np.unique(by_id, axis=0)), 18)
+    same = _generate(prompts=alike, ids=jnp.full(24, 3, jnp.uint32))
+    np.testing.assert_array_equal(same.responses, np.tile(by_id[3:4], (24, 1)))
+    other_key = _generate(prompts=alike, seed=1)
+    self.assertFalse(np.array_equal(other_key.responses, by_id))
+
+  def test_the_padding_of_prompts_does_not_matter(self):
+    completions = _generate()
+    padding = ((0, 0), (0, 3))
+    tokens = jnp.pad(_PROMPTS.tokens, padding, constant_values=_V - 1)
+    wider = _generate(prompts=_PROMPTS._replace(tokens=tokens))
     np.testing.assert_array_equal(wider.responses, completions.responses)
     np.testing.assert_allclose(
       wider.full_logprobs[:, :11], completions.full_logprobs, atol=1e-5
     )
-    other_key = _generate(seed=1)
-    self.assertFalse(np.array_equal(other_key.responses, completions.responses))
+
+  def test_tokens_have_the_key_of_their_rollout_and_position(self):
+    # Logits of a model of zeros are equal, so the noise alone decides.
+    _, params = small_models.init(_TIED)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    found = _generate(params=zeros, eos_ids=(_PAD,), pad_id=_PAD, seed=5)
+    for row in range(3):
+      row_key = jax.random.fold_in(jax.random.key(5), row)
+      for t in range(int(found.lengths[row])):
+        noise = jax.random.gumbel(jax.random.fold_in(row_key, t), (_V,))
+        self.assertEqual(found.responses[row, t], jnp.argmax(noise))
+
+  def test_other_temperatures_and_masses_need_no_compilation(self):
+    _generate(temperature=0.9, top_p=0.9)
+    first = sampler._generate._cache_size()
+    results = [
+      _generate(temperature=temperature, top_p=top_p)
+      for temperature, top_p in ((0.5, 0.3), (1, 1), (jnp.float32(2.0), 0.9))
+    ]
+    self.assertEqual(sampler._generate._cache_size(), first)
+    # Each took effect; a mass of 1 keeps all tokens.
+    self.assertGreater(
+      results[2].entropy[:, 5].mean(), results[0].entropy[:, 5].mean() + 0.1
+    )
+    np.testing.assert_allclose(
+      results[1].behavior_logprobs, results[1].full_logprobs, atol=1e-5
+    )
+    _generate(temperature=None, top_p=0.9)
+    self.assertEqual(sampler._generate._cache_size(), first + 1)
 
   def test_the_loop_ends_with_the_last_row(self):
     graphdef, params = small_models.init(_QWEN25)
-    greedy = np.asarray(_generate(_QWEN25, temperature=0.0).responses)
+    greedy = np.asarray(_generate(_QWEN25, temperature=None).responses)
     row = int(np.argmax((greedy[:, 0] != greedy[:, 1]) & (greedy[:, 0] > 1)))
     first, second = int(greedy[row, 0]), int(greedy[row, 1])
-    prompts = jax.tree.map(lambda leaf: leaf[row : row + 1], _PROMPTS)
+    prompts = _rows(_PROMPTS, [row])
     calls = []
     extend = model.extend
 
@@ -261,18 +320,15 @@ class GenerateTest(parameterized.TestCase):
     for eos_id, length in ((first, 1), (second, 2)):
       calls.clear()
       with mock.patch.object(model, 'extend', counted):
-        # The undecorated function, so that no earlier trace is reused.
+        # The function without jit, so that no earlier trace is reused.
         generate = functools.partial(
-          sampler.generate.__wrapped__,
+          sampler._generate.__wrapped__,
           graphdef,
-          max_new_tokens=_R,
-          eos_ids=(eos_id,),
-          pad_id=_PAD,
-          temperature=0.0,
-          top_k=None,
-          top_p=None,
+          **{**_OPTIONS, 'eos_ids': (eos_id,), 'temperature': None},
         )
-        completions = jax.jit(generate)(params, jax.random.key(0), prompts)
+        completions = jax.jit(generate)(
+          params, jax.random.key(0), prompts, _ids(1)
+        )
         jax.block_until_ready(completions)
         jax.effects_barrier()
       # Prefill draws the first token, each step of the loop one more.
@@ -283,27 +339,22 @@ class GenerateTest(parameterized.TestCase):
     graphdef, params = small_models.init(_TIED)
     num_seeds = 6
     generate = functools.partial(
-      sampler.generate,
-      graphdef,
-      max_new_tokens=11,
-      eos_ids=(_EOS,),
-      pad_id=_PAD,
-      temperature=1.0,
-      top_k=None,
-      top_p=None,
+      sampler.generate, graphdef, **{**_OPTIONS, 'max_new_tokens': 11}
     )
-    keys = jax.random.split(jax.random.key(7), num_seeds)
+    keys = jax.random.split(jax.random.key(8), num_seeds)
     scales = 1 + 0.1 * np.arange(num_seeds, dtype='f')
     stacked = jax.tree.map(
       lambda leaf: jnp.stack([leaf * scale for scale in scales]), params
     )
     prompts = jax.tree.map(lambda leaf: leaf[:num_seeds, None], _PROMPTS)
+    ids = 100 + _ids(num_seeds)[:, None]
     mapped = jax.jit(jax.vmap(generate))
     # Mapped again with the seed that ends first in front.
-    steps = np.asarray(mapped(stacked, keys, prompts).lengths).max(axis=1)
+    arguments = (stacked, keys, prompts, ids)
+    steps = np.asarray(mapped(*arguments).lengths).max(axis=1)
     self.assertLess(steps.min(), steps.max())
     order = np.argsort(steps)
-    arguments = jax.tree.map(lambda leaf: leaf[order], (stacked, keys, prompts))
+    arguments = jax.tree.map(lambda leaf: leaf[order], arguments)
     together = mapped(*arguments)
     for seed in range(num_seeds):
       alone = generate(*jax.tree.map(lambda leaf, i=seed: leaf[i], arguments))
@@ -318,22 +369,52 @@ class GenerateTest(parameterized.TestCase):
     self.assertNotEmpty(cache_lines)
     self.assertEmpty([line for line in cache_lines if '.select' in line])
 
+  def test_a_mesh_does_not_change_a_response(self):
+    config = dataclasses.replace(_QWEN25, vocab_size=12, num_kv_heads=2)
+    _, params = small_models.init(config)
+    mesh = mesh_lib.make({'data': 2, 'fsdp': 2, 'tensor': 2})
+    split = jax.tree.map(
+      lambda leaf, axes: jax.device_put(
+        leaf, jax.sharding.NamedSharding(mesh, mesh_lib.spec(axes))
+      ),
+      params,
+      model.logical_axes(config),
+    )
+    graphdef, _ = model.init(
+      config, jax.random.key(0), constrain_fn=mesh_lib.constrain
+    )
+
+    def generate(params, prompts, ids):
+      return sampler.generate(
+        graphdef,
+        params,
+        jax.random.key(0),
+        *mesh_lib.split_rows((prompts, ids)),
+        **_OPTIONS,
+      )
+
+    with jax.set_mesh(mesh):
+      on_mesh = jax.jit(generate)(split, _PROMPTS, _ids(24))
+    alone = _generate(config)
+    np.testing.assert_array_equal(on_mesh.responses, alone.responses)
+    np.testing.assert_allclose(
+      on_mesh.behavior_logprobs, alone.behavior_logprobs, atol=1e-5
+    )
+
   @parameterized.parameters(
-    ({'max_new_tokens': 12}, '5 prompt columns and max_new_tokens=12 exceed'),
-    ({'max_new_tokens': 0}, 'max_new_tokens=0 must be at least 1'),
-    (
-      {'eos_ids': (1, 11)},
-      r'eos_ids=\(1, 11\) must be in \[0, vocab_size=11\)',
-    ),
-    ({'eos_ids': (-1,)}, r'eos_ids=\(-1,\) must be in'),
-    ({'eos_ids': ()}, r'eos_ids=\(\) must be in'),
-    ({'pad_id': -1}, r'pad_id=\(-1,\) must be in'),
-    ({'temperature': -0.5}, 'temperature=-0.5 must be at least 0'),
-    ({'temperature': math.nan}, 'temperature=nan must be at least 0'),
-    ({'top_k': 0}, r'top_k=0 must be None or in \[1, vocab_size=11\]'),
-    ({'top_k': 12}, r'top_k=12 must be None or in'),
-    ({'top_p': 0.0}, r'top_p=0.0 must be None or in \(0, 1\]'),
-    ({'top_p': 1.1}, r'top_p=1.1 must be None or in'),
+    ({'max_new_tokens': 12}, 'max_new_tokens = 12: must be at most .* 16 less'),
+    ({'max_new_tokens': 0}, r'max_new_tokens = 0: must be in \[1, inf\)'),
+    ({'eos_ids': (1, 11)}, r'eos_ids = \(1, 11\): must be .* in \[0, 11\)'),
+    ({'eos_ids': (-1,)}, r'eos_ids = \(-1,\): must be at least one'),
+    ({'eos_ids': ()}, r'eos_ids = \(\): must be at least one'),
+    ({'pad_id': -1}, r'pad_id = \(-1,\): must be at least one'),
+    ({'temperature': 0.0}, r'temperature = 0.0: must be in \(0, inf\)'),
+    ({'temperature': -0.5}, r'temperature = -0.5: must be in'),
+    ({'temperature': math.nan}, r'temperature = nan: must be in'),
+    ({'top_k': 0}, r'top_k = 0: must be in \[1, inf\)'),
+    ({'top_k': 12}, 'top_k = 12: must be at most vocab_size = 11'),
+    ({'top_p': 0.0}, r'top_p = 0.0: must be in \(0, 1\]'),
+    ({'top_p': 1.1}, r'top_p = 1.1: must be in \(0, 1\]'),
   )
   def test_a_wrong_argument_is_named(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -348,9 +429,8 @@ class GenerateTest(parameterized.TestCase):
     with self.assertRaisesRegex(AssertionError, 'type'):
       _generate(prompts=floats)
     fewer = _PROMPTS._replace(lengths=_PROMPTS.lengths[1:])
-    with self.assertRaisesRegex(AssertionError, 'shape'):
-      _generate(prompts=fewer)
-
-
-if __name__ == '__main__':
-  absltest.main()
+    for wrong in ({'prompts': fewer}, {'ids': _ids(23)}):
+      with self.assertRaisesRegex(AssertionError, 'shape'):
+        _generate(**wrong)
+    with self.assertRaisesRegex(AssertionError, 'type'):
+      _generate(ids=jnp.arange(24))

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import truncation
@@ -25,10 +24,16 @@ class TruncationTest(parameterized.TestCase):
   )
   def test_probabilities_by_hand(self, top_k, top_p, expected):
     for jit in (jax.jit, lambda function: function):
-      truncate = jit(lambda x: truncation.truncate(x, top_k=top_k, top_p=top_p))
-      logprobs, ids = truncate(jnp.log(jnp.array([_PROBS])))
+      truncate = jit(lambda x, p: truncation.truncate(x, top_k=top_k, top_p=p))
+      logprobs, ids = truncate(jnp.log(jnp.array([_PROBS])), top_p)
       np.testing.assert_allclose(jnp.exp(logprobs[0]), expected, atol=1e-6)
       np.testing.assert_array_equal(ids[0], [1, 3, 0, 2][: len(expected)])
+
+  def test_a_mass_of_one_keeps_tokens_that_rounding_would_cut(self):
+    # The sum of the first two rounds to 1.
+    logprobs = jnp.array([[0.0, -20.0, -30.0]])
+    kept, _ = truncation.truncate(logprobs, top_k=None, top_p=jnp.float32(1.0))
+    self.assertTrue(jnp.all(jnp.isfinite(kept)))
 
   def test_ties_keep_the_lowest_ids(self):
     logprobs = jnp.log(jnp.full((1, 4), 0.25))
@@ -50,7 +55,3 @@ class TruncationTest(parameterized.TestCase):
       self.assertGreaterEqual(mass.sum(), top_p)
       # No set of one token fewer has enough: not even the most probable ones.
       self.assertLess(np.sort(probs)[::-1][: len(mass) - 1].sum(), top_p)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -95,13 +95,13 @@ def history():
   """Inputs and results of some steps on one device."""
   rng = np.random.default_rng(0)
   state = buffers.make_state(CAPACITY)
-  found = []
+  steps = []
   for step in range(6):
     inputs = jax.device_get(random_inputs(rng, step))
     results = jax.jit(operate)(state, inputs, jax.random.key(step))
-    found.append((inputs, results))
+    steps.append((inputs, results))
     state = results[0]
-  return found
+  return steps
 
 
 class MeshTest(parameterized.TestCase):
@@ -181,7 +181,7 @@ class CostTest(parameterized.TestCase):
 
   def sent(self, compiled) -> int:
     memory = compiled.memory_analysis()
-    # A shard has 28 MB; the rest is sorts, sums and noise of [C].
+    # A shard has 28 MB; sorts, sums and noise of [C] need less.
     self.assertLess(memory.temp_size_in_bytes, 4e6)
     return sum(size for _, size in collectives.of(compiled))
 
@@ -235,7 +235,7 @@ class CostTest(parameterized.TestCase):
       drawn = buffer.sample(
         state, rng_key, state.priorities, self.BATCH, draw=DRAWS[name]
       )
-      # As of a learner that uses them with its share of the rows.
+      # A learner uses these with its share of the rows.
       return drawn, mesh_lib.split_rows((drawn.probs, drawn.is_valid))
 
     rng_key = jax.eval_shape(lambda: jax.random.key(0))

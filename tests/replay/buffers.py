@@ -11,7 +11,7 @@ from replay_rl.replay import buffer
 from replay_rl.replay import storage
 
 INSERT = jax.jit(buffer.insert)
-# Each with the number of its shards.
+# Each mesh with the number of its shards.
 MESHES = (
   ((1, 1, 1), 1),
   ((1, 2, 1), 2),
@@ -97,10 +97,10 @@ def shapes_on(stored: base.PyTree, mesh: jax.sharding.Mesh) -> base.PyTree:
   )
 
 
-def assert_integers_equal(found: base.PyTree, expected: base.PyTree) -> None:
+def assert_integers_equal(actual: base.PyTree, expected: base.PyTree) -> None:
   """Asserts that two buffers are equal in all but floats.
 
-  Those are rounded in another order on another mesh.
+  Another mesh rounds floats in another order.
   """
 
   def integers(buffer_state):
@@ -111,4 +111,4 @@ def assert_integers_equal(found: base.PyTree, expected: base.PyTree) -> None:
       if not np.issubdtype(leaf.dtype, np.floating)
     }
 
-  chex.assert_trees_all_equal(integers(found), integers(expected))
+  chex.assert_trees_all_equal(integers(actual), integers(expected))

@@ -48,7 +48,7 @@ def insert(state, ids, is_valid):
 def make_state(capacity, num_old, is_valid):
   """Rows 0 to `num_old - 1` are old, rows 100, 101, ... are fresh."""
   state = buffer.init(buffers.make_rows([0]), capacity=capacity)
-  # Of few shapes, since each is compiled.
+  # Few shapes, because each is compiled.
   num_rows = min(8, capacity) if num_old <= 8 else num_old
   ids = np.arange(num_rows)
   state, _ = insert(state, ids, ids < num_old)
@@ -193,7 +193,7 @@ class PureBufferTest(parameterized.TestCase):
 
     drawn = np.asarray(slots(jax.random.split(jax.random.key(0), 20_000)))
     np.testing.assert_array_equal(drawn[:, rows_in_use:], 32)
-    # Each of the first rows alone with replacement; else only the very first.
+    # With replacement each row follows the weights, without only the first.
     repeats = draw is not sampling.gumbel_top_k
     counted = drawn[:, : rows_in_use if repeats else 1]
     counts = np.bincount(counted.reshape(-1), minlength=32)
@@ -229,7 +229,7 @@ class PureBufferTest(parameterized.TestCase):
 
   def test_an_invalid_draw_is_not_fresh_even_if_the_last_slot_is(self):
     state, fresh = make_state(8, 7, [1])
-    # Of age 2 at most are row 6 and the fresh row, in slot 7.
+    # Row 6 and the fresh row, in slot 7, have an age of at most 2.
     weight_rule = functools.partial(weights.max_age, limit=2)
     batch = pure(sampling.gumbel_top_k, weight_rule, 4)(
       state, fresh, jax.random.key(0), STEP
@@ -260,8 +260,8 @@ class FreshAnchoredTest(parameterized.TestCase):
     self.assertEqual(seen, set(range(8)))
 
   @parameterized.parameters(
-    # Of n valid fresh rows, r n rounded half up; Python rounds 0.5 and 2.5
-    # down.
+    # The number for each n is r n, rounded half up; Python would round 0.5 and
+    # 2.5 down.
     (0.5, [0, 1, 1, 2, 2, 3]),
     (0.25, [0, 0, 1, 1, 1, 1]),
     (1.0, [0, 1, 2, 3, 4, 5]),
@@ -324,7 +324,7 @@ class FreshAnchoredTest(parameterized.TestCase):
     )
 
   def test_insert_first_at_capacity_c_is_draw_first_at_c_minus_f(self):
-    # The order of the paper, on a list of the latest C - F rows.
+    # The list of the latest C - F rows stands for the order of the paper.
     capacity, num_fresh, num_steps = 12, 4, 6
     state = buffer.init(buffers.make_rows([0]), capacity=capacity)
     history = []
@@ -337,7 +337,7 @@ class FreshAnchoredTest(parameterized.TestCase):
       )
       replayed = buffers.ids_of(batch.rollouts)[num_fresh:]
       is_valid = np.asarray(batch.is_valid)[num_fresh:]
-      # As many draws as stored rows: the draw is all of them.
+      # There are as many draws as stored rows, so all of them are drawn.
       self.assertEqual(sorted(replayed[is_valid].tolist()), stored)
       history += ids
 
@@ -441,7 +441,7 @@ class IterationTest(parameterized.TestCase):
     separate = []
     for seed in range(3):
       state, _ = make_state(96, 8, [1])
-      # Cursors that differ: one seed wraps where another does not.
+      # The cursors differ, so that one seed wraps where another does not.
       state = state._replace(next_slot=jnp.int32(9 + 40 * seed))
       rows = buffers.make_rows(200 + np.arange(64))
       separate.append((state, rows, jax.random.key(seed), jnp.int32(seed)))

@@ -101,7 +101,7 @@ class PrivateShardsTest(parameterized.TestCase):
     if is_one_empty:
       weights[2::NUM_SHARDS] = 0
     counts = np.asarray(sampling_test.counts_of(0, weights, 30, 4096, draw))
-    # The draws of the empty shard.
+    # A quarter of all draws are of the empty shard.
     self.assertEqual(counts[-1], 30 * 1024 if is_one_empty else 0)
     probs = formula(weights)
     self.assertLess(sampling_test.chi2_z(counts[:-1], probs), 4.0)
@@ -136,7 +136,7 @@ class PrivateShardsTest(parameterized.TestCase):
     self.assertLess(z, 4.0)
 
   def test_stratified_draws_of_a_shard_are_one_of_each_stratum(self):
-    # Two draws of a shard of two blocks: one of each block.
+    # Each shard has two blocks and two draws: one draw of each block.
     size = sampling.BLOCK_SIZE
     weights = jnp.ones(2 * size * NUM_SHARDS)
     for seed in range(10):

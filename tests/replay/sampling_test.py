@@ -29,7 +29,7 @@ def floats(*values):
 @functools.partial(
   jax.jit,
   static_argnums=(2, 3, 4),
-  # Unlike other tests, these spend their time in running.
+  # Unlike other tests, these take longer to run than to compile.
   compiler_options={
     'xla_backend_optimization_level': 3,
     'xla_llvm_disable_expensive_passes': False,
@@ -143,9 +143,9 @@ class DrawTest(parameterized.TestCase):
 
   @parameterized.product(draw=DRAWS, bad=(0.0, NAN, INF, -INF, -1.0, 1e-40))
   def test_without_an_eligible_slot_nothing_is_valid(self, draw, bad):
-    # XLA flushes a denormal to zero when it makes one, but not one of numpy.
+    # numpy makes the denormals, because XLA would flush them to zero.
     weights = np.full(300, bad, np.float32)
-    weights[0] = 0.0  # As of an empty slot.
+    weights[0] = 0.0  # Such as an empty slot has.
     drawn = draw_jit(jax.random.key(0), weights, 3, draw)
     np.testing.assert_array_equal(drawn.slots, [300, 300, 300])
     np.testing.assert_array_equal(drawn.is_valid, [False] * 3)
@@ -247,8 +247,8 @@ class BlockedInverseCdfTest(parameterized.TestCase):
     self.assertGreater(chi2_z(counts, off), 6.0)
 
   def test_slots_narrower_than_the_grid_of_uniforms_are_drawn_evenly(self):
-    # Width 1.5 of the 2^-23 steps: one level would hit the slots once, twice,
-    # once, twice. The first slot has the rest of the mass.
+    # Each slot is 1.5 steps of 2^-23 wide: one level would hit the slots once,
+    # twice, once, twice. The first slot has the rest of the mass.
     capacity = 2**19
     weights = np.full(capacity, 1.5 * 2.0**-23, np.float32)
     weights[0] = 1 - 1.5 * 2.0**-23 * (capacity - 1)

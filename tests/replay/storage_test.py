@@ -13,7 +13,7 @@ from tests import collectives
 from tests.replay import buffers
 
 CAPACITY = 16
-# Slots of all shards, in no order; CAPACITY is skipped.
+# Slots of all shards, in no order; a write skips CAPACITY.
 SLOTS = np.array([15, 0, 16, 3, 8, 7, 11, 4], np.int32)
 
 
@@ -52,16 +52,16 @@ def make_rows(seed, num_rows) -> dict[str, np.ndarray]:
   return rows
 
 
-def assert_same_bits(found: base.PyTree, expected: base.PyTree):
-  def check(found, expected):
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.dtype == expected.dtype
+def assert_same_bits(actual: base.PyTree, expected: base.PyTree):
+  def check(actual, expected):
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype
     np.testing.assert_array_equal(
-      np.ascontiguousarray(found).view(np.uint8),
+      np.ascontiguousarray(actual).view(np.uint8),
       np.ascontiguousarray(expected).view(np.uint8),
     )
 
-  jax.tree.map(check, found, expected)
+  jax.tree.map(check, actual, expected)
 
 
 def put(stored, mesh, memory_kind='device'):
@@ -98,12 +98,12 @@ class RowsTest(parameterized.TestCase):
     slots = SLOTS[:num_rows]
     expected = written(stored, slots, rows)
     with jax.set_mesh(mesh):
-      found = jax.jit(storage.write_rows)(put(stored, mesh), slots, rows)
-      assert_same_bits(found, expected)
-      drawn = jax.jit(storage.read_rows)(found, slots[::-1])
+      after = jax.jit(storage.write_rows)(put(stored, mesh), slots, rows)
+      assert_same_bits(after, expected)
+      drawn = jax.jit(storage.read_rows)(after, slots[::-1])
     assert_same_bits(drawn, read(expected, slots[::-1]))
     # Shards hold their own slots only; the batch is split if it can be.
-    for name, leaf in found.items():
+    for name, leaf in after.items():
       parts = num_shards if leaf.ndim > 1 else 1
       self.assertEqual(
         leaf.addressable_shards[0].data.nbytes, leaf.nbytes // parts, name
@@ -118,13 +118,13 @@ class RowsTest(parameterized.TestCase):
     stored, rows = make_rows(0, CAPACITY), make_rows(1, 8)
     expected = written(stored, SLOTS, rows)
     with jax.set_mesh(mesh):
-      found = jax.jit(storage.write_rows)(
+      after = jax.jit(storage.write_rows)(
         put(stored, mesh, 'pinned_host'), SLOTS, rows
       )
-      assert_same_bits(found, expected)
-      drawn = jax.jit(storage.read_rows)(found, SLOTS[::-1])
+      assert_same_bits(after, expected)
+      drawn = jax.jit(storage.read_rows)(after, SLOTS[::-1])
     assert_same_bits(drawn, read(expected, SLOTS[::-1]))
-    for name, leaf in found.items():
+    for name, leaf in after.items():
       is_word = leaf.ndim > 1 and leaf.dtype.itemsize > 1
       self.assertEqual(
         leaf.sharding.memory_kind, 'pinned_host' if is_word else 'device', name
@@ -145,9 +145,9 @@ class RowsTest(parameterized.TestCase):
         spaces.append(jax.typeof(made).memory_space)
         return made
 
-      found = jax.jit(make, out_shardings=place)()
-      self.assertEqual(found.sharding, place)
-      assert_same_bits(found, zeros)
+      made = jax.jit(make, out_shardings=place)()
+      self.assertEqual(made.sharding, place)
+      assert_same_bits(made, zeros)
       is_there = spaces == [jax.memory.Space.Host]
       self.assertEqual(is_there, memory_kind == 'pinned_host')
 
@@ -155,10 +155,10 @@ class RowsTest(parameterized.TestCase):
     mesh = buffers.make_mesh((2, 4, 1))
     stored, rows = make_rows(0, CAPACITY), make_rows(1, 8)
     with jax.set_mesh(mesh):
-      found = jax.jit(storage.write_rows)(
+      after = jax.jit(storage.write_rows)(
         put(stored, mesh), SLOTS, jax.device_put(rows, jax.P(storage.SLOT_AXES))
       )
-    assert_same_bits(found, written(stored, SLOTS, rows))
+    assert_same_bits(after, written(stored, SLOTS, rows))
 
   def test_a_slot_may_be_read_more_than_once(self):
     mesh = buffers.make_mesh((2, 4, 1))
@@ -174,16 +174,16 @@ class RowsTest(parameterized.TestCase):
     )
     stored, rows = make_rows(0, CAPACITY), make_rows(1, 8)
     with jax.set_mesh(mesh):
-      found = jax.jit(storage.write_rows)(stored, SLOTS, rows)
-    assert_same_bits(found, written(stored, SLOTS, rows))
+      after = jax.jit(storage.write_rows)(stored, SLOTS, rows)
+    assert_same_bits(after, written(stored, SLOTS, rows))
 
   def test_storage_of_vectors_alone_is_whole(self):
     mesh = buffers.make_mesh((8, 1, 1))
     stored, rows = np.zeros(CAPACITY, np.float32), np.arange(8, dtype='f4')
     with jax.set_mesh(mesh):
-      found = jax.jit(storage.write_rows)(stored, SLOTS, rows)
-      drawn = jax.jit(storage.read_rows)(found, SLOTS)
-    self.assertTrue(found.sharding.is_fully_replicated)
+      after = jax.jit(storage.write_rows)(stored, SLOTS, rows)
+      drawn = jax.jit(storage.read_rows)(after, SLOTS)
+    self.assertTrue(after.sharding.is_fully_replicated)
     np.testing.assert_array_equal(drawn, [0, 1, 0, 3, 4, 5, 6, 7])
 
   def test_without_shards_the_program_is_a_plain_scatter_and_gather(self):
@@ -276,11 +276,11 @@ class MappedTest(parameterized.TestCase):
       return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
     with jax.set_mesh(mesh):
-      found = jax.jit(mapped)(stack(stored), np.stack(slots), stack(rows))
+      results = jax.jit(mapped)(stack(stored), np.stack(slots), stack(rows))
     for seed in range(2):
       expected = written(stored[seed], slots[seed], rows[seed])
       assert_same_bits(
-        jax.tree.map(lambda leaf, seed=seed: leaf[seed], found),
+        jax.tree.map(lambda leaf, seed=seed: leaf[seed], results),
         (expected, read(expected, slots[seed][::-1])),
       )
 
@@ -298,7 +298,7 @@ class CostTest(parameterized.TestCase):
     )
 
   def compile(self, function, mesh, *arguments, donate):
-    # The storage as an argument comes back as it is.
+    # A write returns the storage on the devices where it was.
     with jax.set_mesh(mesh):
       return (
         jax.jit(
@@ -372,7 +372,7 @@ class CostTest(parameterized.TestCase):
 
   def test_donated_storage_stays_where_it_is(self):
     mesh = buffers.make_mesh((2, 4, 1))
-    # Not from numpy, of which an array may be a view.
+    # An array made of a numpy array may be a view of it.
     stored = jax.jit(
       lambda: jnp.zeros((CAPACITY, 5), jnp.int32),
       out_shardings=jax.NamedSharding(mesh, jax.P(storage.SLOT_AXES)),

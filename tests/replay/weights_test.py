@@ -56,7 +56,7 @@ class WeightTest(parameterized.TestCase):
       drawn = buffer.sample(
         state, rng_key, rule(state, STEP), size, draw=sampling.gumbel_top_k
       )
-      # As many draws as the small ring has slots: each that is eligible.
+      # There are as many draws as the small ring has slots: all are drawn.
       order_B = jnp.argsort(drawn.rollouts.group_id + 1000 * ~drawn.is_valid)
       group_id_B = jnp.where(drawn.is_valid, drawn.rollouts.group_id, 0)
       return group_id_B[order_B], drawn.probs[order_B], drawn.num_eligible
@@ -152,7 +152,7 @@ class WeightTest(parameterized.TestCase):
       is_unused = times_sampled[np.asarray(slots)] == 0
       np.testing.assert_array_equal(is_unused, np.arange(300) < num_unused)
       orders.append(np.asarray(slots))
-    # Uniform within both: the mean place of each slot is that of its kind.
+    # Both kinds are drawn in random order, so each slot has its mean place.
     places = np.argsort(orders, axis=1).mean(axis=0)
     np.testing.assert_allclose(
       places[times_sampled == 0], (num_unused - 1) / 2, atol=40
@@ -199,7 +199,7 @@ class WeightTest(parameterized.TestCase):
     state = buffers.with_empty(buffers.filled(5, 5), 3)
     inf = float('inf')
     for first, second, expected in [
-      # What an empty slot would have does not count, nor what is not eligible.
+      # Slot 3 is empty and slot 4 is not eligible: neither may count.
       ([1e30, 2e30, 1e-8, 1e38, inf], [1e30, 1, 1, 1e38, 1], [1, 2e-30]),
       ([1e-30, 2e-30, 1e-37, 1, -1], [1e-30, 1e-30, 1e-37, 1, -1], [0.5, 1]),
     ]:

@@ -14,6 +14,7 @@ from replay_rl.report import drawing
 from replay_rl.report import figures
 from replay_rl.report import runs
 from tests.report import synthetic
+from tests.report import trained
 
 PNG = b'\x89PNG\r\n\x1a\n'
 
@@ -56,24 +57,17 @@ class MakeTest(absltest.TestCase):
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     self.enterContext(contextlib.redirect_stderr(io.StringIO()))
 
-  def make(self, rows, names, seconds):
-    arms = [
-      runs.read(
-        synthetic.write_run(
-          self.root / str(index), rows, name=name, seconds=seconds
-        )
-      )
-      for index, name in enumerate(names)
-    ]
-    return figures.make(arms, baseline=names[0], thresholds=(0.5,), window=2)
-
   def test_full_runs_give_every_figure_and_leave_the_style_alone(self):
-    rows = synthetic.plausible_rows(
-      speed=1, updates=2, num_seeds=2, num_iterations=4
-    )
-    before = dict(matplotlib.rcParams)
+    run = runs.read(str(trained.folder()))
     # Names that mean something to matplotlib: mathematics, a hidden entry.
-    drawn = self.make(rows, [r'$\bad$', '_hidden'], [1.0] * 4)
+    names = [r'$\bad$', '_hidden']
+    before = dict(matplotlib.rcParams)
+    drawn = figures.make(
+      [run._replace(name=name) for name in names],
+      baseline=names[0],
+      thresholds=(0.5,),
+      window=2,
+    )
     self.assertEqual(
       [figure.name for figure in drawn],
       ['reward', 'entropy', 'histograms', 'off_policy', 'evaluation'],
@@ -88,7 +82,8 @@ class MakeTest(absltest.TestCase):
     rows = synthetic.rows_of_rewards(
       [[0.1, 0.2, 0.3]], entropy=None, **{'eval/pass_at_1': None}
     )
-    drawn = self.make(rows, ['a'], None)
+    run = runs.read(synthetic.write_run(self.root / 'a', rows))
+    drawn = figures.make([run], baseline='a', thresholds=(0.5,), window=2)
     self.assertEqual([figure.name for figure in drawn], ['reward'])
 
   def test_a_histogram_that_an_arm_lacks_is_said_to_be_absent(self):

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 
 from replay_rl.report import runs
 from tests.report import synthetic
+from tests.report import trained
 
 
 class RunsTest(parameterized.TestCase):
@@ -116,70 +117,81 @@ class RunsTest(parameterized.TestCase):
     self.metrics(folder).write_text(text[:-1])
     self.assertLen(runs.read(folder).iterations, 3)
 
-  @parameterized.parameters(0, 3, 5)
-  def test_a_broken_line_is_an_error_with_its_number(self, index):
-    folder = self.write()
-    lines = self.metrics(folder).read_text().splitlines()
-    lines[index] = lines[index][:-5]
-    self.metrics(folder).write_text('\n'.join(lines) + '\n')
-    with self.assertRaisesRegex(
-      ValueError, f'metrics.jsonl:{index + 1} is not valid JSON'
-    ):
-      runs.read(folder)
-
   @parameterized.parameters(*runs.REQUIRED)
   def test_a_missing_key_is_an_error_with_file_line_and_key(self, key):
     del self.rows[2][key]
     with self.assertRaisesRegex(
-      ValueError, f"metrics.jsonl:3: key '{key}' is missing"
-    ):
-      runs.read(self.write())
-
-  @parameterized.parameters(None, True, 'high', float('nan'), float('inf'))
-  def test_a_required_value_must_be_a_finite_number(self, value):
-    self.rows[1]['reward'] = value
-    with self.assertRaisesRegex(
-      ValueError, "metrics.jsonl:2: key 'reward' must be a finite number"
+      ValueError, f'metrics.jsonl:3: {key} = missing: must be a finite number'
     ):
       runs.read(self.write())
 
   @parameterized.parameters(
-    ({'seed': 0.5}, "'seed' must be a whole number, is 0.5"),
-    ({'iteration': -1}, "'iteration' must be a whole number, is -1"),
-    ({'entropy': 'low'}, "'entropy' must be a number or null, is 'low'"),
-    ({'histogram/uses': 3}, "'histogram/uses' must be a list, is 3"),
-    ({'histogram/uses': []}, "'histogram/uses' must be a list"),
-    ({'histogram/uses': [0.5]}, "'histogram/uses' must hold counts"),
-    ({'histogram/uses': [-1]}, "'histogram/uses' must hold counts"),
+    ('reward', None, 'None: must be a finite number'),
+    ('reward', True, 'True: must be a finite number'),
+    ('reward', 'high', "'high': must be a finite number"),
+    ('reward', np.nan, 'nan: must be a finite number'),
+    ('reward', np.inf, 'inf: must be a finite number'),
+    ('seed', 0.5, '0.5: must be a whole number >= 0'),
+    ('iteration', -1, '-1: must be a whole number >= 0'),
+    ('entropy', 'low', "'low': must be a number or null"),
+    ('histogram/uses', 3, '3: must be a list of whole numbers >= 0'),
+    ('histogram/uses', [], r'\[\]: must be a list of whole numbers >= 0'),
+    ('histogram/uses', [0.5], r'\[0.5\]: must be a list of whole numbers'),
+    ('histogram/uses', [-1], r'\[-1\]: must be a list of whole numbers'),
   )
-  def test_a_wrong_value_is_an_error(self, change, message):
-    self.rows[1] |= change
-    with self.assertRaisesRegex(ValueError, f'metrics.jsonl:2: key {message}'):
+  def test_a_wrong_value_is_an_error(self, key, value, message):
+    self.rows[1][key] = value
+    with self.assertRaisesRegex(
+      ValueError, f'metrics.jsonl:2: {key} = {message}'
+    ):
       runs.read(self.write())
 
-  def test_a_line_that_is_no_object_is_an_error(self):
+  # Rows 2 and 3 are iteration 1 of seeds 0 and 1.
+  @parameterized.parameters(
+    ([0, 1, 3, 4, 5], {}, ': iteration 1 of seed 0: must be there, is missi'),
+    ([0, 1, 4, 5], {}, ': iteration 1 of seed 0: must be there, is missing'),
+    ([0, 1, 3, 5], {}, ': iteration 1 of seed 0: must be there, is missing'),
+    ([], {}, ': must hold an iteration with all its seeds'),
+    (
+      [0, 1, 2, 3, 4, 5, 2],
+      {'reward': 0.9},
+      ':7: iteration 1 of seed 0: must equal the line before',
+    ),
+    (
+      [0, 1, 2, 3, 4, 5],
+      {runs.TOKENS: 150},
+      f': {runs.TOKENS}: must not fall, but falls at iteration 2',
+    ),
+    (
+      [0, 1, 2, 3, 4, 5],
+      {'histogram/uses': [1, 2, 3]},
+      ': histogram/uses: must have equally many bins .* has 2 and 3',
+    ),
+  )
+  def test_lines_that_do_not_fit_are_an_error(self, order, change, message):
+    rows = [self.rows[i] | {'histogram/uses': [1, 2]} for i in order]
+    if rows:
+      rows[-1] |= change
+    with self.assertRaisesRegex(ValueError, f'metrics.jsonl{message}'):
+      runs.read(self.write(rows))
+
+  @parameterized.parameters(
+    ('metrics.jsonl', '[1]\n', r':1: must be an object, is \[1\]'),
+    ('metrics.jsonl', '{}{\n{}\n', ':1: must be JSON: '),
+    ('metrics.jsonl', '{}{\n', ':1: must be JSON: '),
+    ('metrics.jsonl', None, ': must be a file, is missing'),
+    ('config.json', None, ': must be a file, is missing'),
+    ('config.json', '{', ': must be JSON: '),
+    ('config.json', '[]', r': must be an object, is \[\]'),
+    ('config.json', '{"versions": {}}', ': config = missing: must be an obj'),
+    ('config.json', '{"config": {}, "versions": 3}', ': versions = 3: must be'),
+  )
+  def test_a_wrong_file_is_an_error(self, name, text, message):
     folder = self.write()
-    self.metrics(folder).write_text('[1]\n')
-    with self.assertRaisesRegex(ValueError, r'jsonl:1 must be an object'):
+    path = self.root / 'a' / name
+    path.unlink() if text is None else path.write_text(text)
+    with self.assertRaisesRegex(ValueError, f'{name}{message}'):
       runs.read(folder)
-
-  def test_bins_must_be_equally_many_in_all_lines(self):
-    self.rows[0]['histogram/uses'] = [1, 2]
-    self.rows[1]['histogram/uses'] = [1, 2, 3]
-    with self.assertRaisesRegex(ValueError, "uses' has 2 and 3 bins"):
-      runs.read(self.write())
-
-  def test_a_missing_iteration_of_a_seed_is_an_error(self):
-    with self.assertRaisesRegex(ValueError, 'iteration 1 of seed 0 is missing'):
-      runs.read(self.write(self.rows[:2] + self.rows[3:]))
-
-  def test_a_missing_iteration_of_all_seeds_is_an_error(self):
-    with self.assertRaisesRegex(ValueError, 'iteration 1 of seed 0 is missing'):
-      runs.read(self.write(self.rows[:2] + self.rows[4:]))
-
-  def test_a_seed_that_stopped_early_is_an_error(self):
-    with self.assertRaisesRegex(ValueError, 'iteration 1 of seed 0 is missing'):
-      runs.read(self.write(self.rows[:2] + self.rows[3:4] + self.rows[5:]))
 
   def test_iterations_need_not_start_at_zero(self):
     # Timing of iterations that metrics.jsonl does not hold is not used.
@@ -193,43 +205,6 @@ class RunsTest(parameterized.TestCase):
       row['histogram/uses'] = [1]
     run = runs.read(self.write(self.rows[:4] + self.rows[2:]))
     np.testing.assert_array_equal(run.histograms['uses'], [6])
-
-  def test_a_line_repeated_with_other_values_is_an_error(self):
-    changed = self.rows[2] | {'reward': 0.9}
-    with self.assertRaisesRegex(
-      ValueError, 'jsonl:7: iteration 1 of seed 0 is there before, with other'
-    ):
-      runs.read(self.write([*self.rows, changed]))
-
-  def test_a_falling_total_is_an_error(self):
-    self.rows[4][runs.TOKENS] = 150
-    with self.assertRaisesRegex(
-      ValueError, "total 'ledger/generated_tokens' falls at iteration 2"
-    ):
-      runs.read(self.write())
-
-  def test_a_file_without_an_iteration_is_an_error(self):
-    with self.assertRaisesRegex(ValueError, 'holds no complete iteration'):
-      runs.read(self.write([]))
-
-  @parameterized.parameters('config.json', 'metrics.jsonl')
-  def test_a_missing_file_is_an_error(self, name):
-    folder = self.write()
-    (self.root / 'a' / name).unlink()
-    with self.assertRaisesRegex(ValueError, f'{name} is missing'):
-      runs.read(folder)
-
-  @parameterized.parameters(
-    ('{', 'is not valid JSON'),
-    ('[]', "'config' must be an object"),
-    ('{"versions": {}}', "'config' must be an object"),
-    ('{"config": {}, "versions": 3}', "'versions' must be an object"),
-  )
-  def test_a_wrong_config_is_an_error(self, text, message):
-    folder = self.write()
-    (self.root / 'a' / 'config.json').write_text(text)
-    with self.assertRaisesRegex(ValueError, f'config.json.*{message}'):
-      runs.read(folder)
 
   def test_a_sparse_header_falls_back_to_folder_name_and_unknown(self):
     folder = self.write()
@@ -252,10 +227,47 @@ class RunsTest(parameterized.TestCase):
 
   def test_no_folder_or_one_folder_twice_is_an_error(self):
     folder = self.write()
-    with self.assertRaisesRegex(ValueError, 'at least one run folder'):
-      runs.read_all([])
-    with self.assertRaisesRegex(ValueError, 'is given twice'):
-      runs.read_all([folder, f'{folder}/../a'])
+    for folders in ([], [folder, f'{folder}/../a']):
+      with self.assertRaisesRegex(
+        ValueError, r'runs = \[.*\]: must be one or more distinct folders'
+      ):
+        runs.read_all(folders)
+
+
+class TrainedTest(absltest.TestCase):
+  def test_a_run_of_the_train_program_is_read(self):
+    run = runs.read(str(trained.folder()))
+    self.assertEqual((run.name, run.config['mu']), ('tiny', 2.0))
+    np.testing.assert_array_equal(run.seeds, [0, 1])
+    np.testing.assert_array_equal(run.iterations, range(4))
+    rewards = [line['reward'] for line in trained.lines('metrics.jsonl')]
+    np.testing.assert_array_equal(run.values['reward'].T.ravel(), rewards)
+    self.assertTrue(np.all(np.diff(run.values[runs.SECONDS]) > 0))
+    self.assertEqual(list(run.is_first), [True, False, False, False])
+    self.assertEqual(run.versions['numpy'], np.__version__)
+
+  def test_the_train_program_writes_each_field_of_a_synthetic_run(self):
+    root = pathlib.Path(self.create_tempdir().full_path)
+    rows = synthetic.rows_of_rewards([[0.1, 0.2]])
+    synthetic.write_run(root / 'a', rows, seconds=[1.0, 2.0])
+    for name in ('config.json', 'metrics.jsonl', 'timing.jsonl'):
+      ours = json.loads((root / 'a' / name).read_text().splitlines()[0])
+      theirs = (
+        json.loads((trained.folder() / name).read_text())
+        if name == 'config.json'
+        else trained.lines(name)[0]
+      )
+      self.assertEqual(_types(ours, like=ours), _types(theirs, like=ours))
+
+
+def _types(record, like):
+  """Returns the types of the fields that `like` has."""
+  return {
+    key: _types(record[key], value)
+    if isinstance(value, dict)
+    else type(record[key])
+    for key, value in like.items()
+  }
 
 
 if __name__ == '__main__':

@@ -12,10 +12,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.report import __main__ as program
-from replay_rl.report import samples
+from replay_rl.report import sample_log
 from replay_rl.report import samples_page
 from replay_rl.report import samples_script
 from tests.report import synthetic
+from tests.report import trained
 
 EVIL = '</script><script>alert(1)</script><!-- <b>&amp; $title'
 ODD = 'a\n\x00\ud83d😀\u202e\u2421é\r'
@@ -64,90 +65,103 @@ class ReadTest(parameterized.TestCase):
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     self.stderr = self.enterContext(contextlib.redirect_stderr(io.StringIO()))
 
-  def read(self, lines, max_samples=99, tail=''):
+  def read(self, lines, max_samples=99):
     text = ''.join(json.dumps(line) + '\n' for line in lines)
-    (self.root / 'samples.jsonl').write_text(text + tail)
-    return samples.read(str(self.root), arm='a', max_samples=max_samples)
+    (self.root / 'samples.jsonl').write_text(text)
+    return sample_log.read(str(self.root), arm='a', max_samples=max_samples)
 
   def test_each_field_arrives_in_its_place(self):
-    found = self.read([line(), line(reference=None, response=ODD)])
-    self.assertEqual(found.arm, 'a')
-    self.assertEqual(found.num_left_out, 0)
-    self.assertEqual([sample._asdict() for sample in found.kept][0], line())
-    self.assertIsNone(found.kept[1].reference)
-    self.assertEqual(found.kept[1].response, ODD)
+    result = self.read([line(), line(reference=None, response=ODD)])
+    self.assertEqual(result.arm, 'a')
+    self.assertEqual(result.num_left_out, 0)
+    self.assertEqual(result.kept[0], sample_log.SampleLine(**line()))
+    self.assertIsNone(result.kept[1].reference)
+    self.assertEqual(result.kept[1].response, ODD)
     self.assertEmpty(self.stderr.getvalue())
 
   def test_a_run_without_the_file_has_no_samples(self):
-    found = samples.read(str(self.root), arm='a', max_samples=9)
-    self.assertEqual(found, samples.Samples('a', [], 0))
-
-  def test_a_half_written_last_line_is_left_out_with_a_warning(self):
-    found = self.read([line()], tail=json.dumps(line())[:-9])
-    self.assertLen(found.kept, 1)
-    self.assertIn(
-      'samples.jsonl:2: the half-written last line', self.stderr.getvalue()
-    )
-
-  def test_a_broken_line_in_the_middle_is_an_error(self):
-    with self.assertRaisesRegex(ValueError, r'jsonl:1 is not valid JSON'):
-      self.read([], tail='{"iteration"\n' + json.dumps(line()) + '\n')
+    result = sample_log.read(str(self.root), arm='a', max_samples=9)
+    self.assertEqual(result, sample_log.ShownSamples('a', [], 0))
 
   def test_unknown_fields_are_reported(self):
     self.read([line(), line(zz=1, colour=2)])
-    self.assertIn("not shown: 'colour', 'zz'.", self.stderr.getvalue())
+    self.assertIn("not shown: 'colour', 'zz'", self.stderr.getvalue())
 
-  @parameterized.parameters(*samples.Sample._fields)
+  @parameterized.parameters(*line())
   def test_a_missing_field_is_named(self, key):
     wrong = line()
     del wrong[key]
-    with self.assertRaisesRegex(ValueError, f"jsonl:2: key '{key}' is missing"):
+    with self.assertRaisesRegex(
+      ValueError, f'jsonl:2: {key} = missing: must be '
+    ):
       self.read([line(), wrong])
 
   @parameterized.parameters(
-    ({'iteration': -1}, "'iteration' must be a whole number, is -1"),
-    ({'seed': 0.5}, "'seed' must be a whole number, is 0.5"),
-    ({'times_sampled': None}, "'times_sampled' must be a finite number"),
-    ({'group_id': True}, "'group_id' must be a finite number, is True"),
-    ({'reward': '1'}, "'reward' must be a finite number, is '1'"),
-    ({'advantage': float('nan')}, "'advantage' must be a finite number"),
-    ({'is_finished': 1}, "'is_finished' must be true or false, is 1"),
-    ({'prompt': None}, "'prompt' must be a text, is None"),
-    ({'response': 3}, "'response' must be a text, is 3"),
-    ({'reference': 3}, "'reference' must be a text or null, is 3"),
-    ({'age': 4}, "'age' must be learner_step - policy_version = 5, is 4"),
+    ('iteration', -1, '-1: must be a whole number >= 0'),
+    ('seed', 0.5, '0.5: must be a whole number >= 0'),
+    ('times_sampled', None, 'None: must be a whole number >= 0'),
+    ('group_id', True, 'True: must be a whole number >= 0'),
+    ('reward', '1', "'1': must be a finite number"),
+    ('advantage', float('nan'), 'nan: must be a finite number'),
+    ('is_finished', 1, '1: must be true or false'),
+    ('prompt', None, 'None: must be a text'),
+    ('response', 3, '3: must be a text'),
+    ('reference', 3, '3: must be a text or null'),
+    ('age', 4, '4: must be learner_step - policy_version = 5'),
+    ('prompt_id', 0.5, '0.5: must be an integer'),
+    ('rollout_id', None, 'None: must be an integer'),
   )
-  def test_a_wrong_value_is_named_with_its_place(self, changes, message):
-    with self.assertRaisesRegex(ValueError, f'samples.jsonl:1: key {message}'):
-      self.read([line(**changes)])
+  def test_a_wrong_value_is_named_with_its_place(self, key, value, message):
+    with self.assertRaisesRegex(
+      ValueError, f'samples.jsonl:1: {key} = {message}'
+    ):
+      self.read([line(**{key: value})])
+
+  def test_the_ids_of_new_runs_are_read(self):
+    new, old = self.read([line(prompt_id=-3, rollout_id=8), line()]).kept
+    self.assertEqual((new.prompt_id, new.rollout_id), (-3, 8))
+    self.assertEqual((old.prompt_id, old.rollout_id), (None, None))
+    self.assertEmpty(self.stderr.getvalue())
+
+  def test_the_train_program_writes_the_fields_of_these_tests(self):
+    result = sample_log.read(str(trained.folder()), arm='a', max_samples=999)
+    written = trained.lines('samples.jsonl')
+    self.assertLen(result.kept, len(written))
+    self.assertEmpty(self.stderr.getvalue())
+    for read, record in zip(result.kept, written, strict=True):
+      self.assertContainsSubset(record, read._asdict())
+      # Addition has no references.
+      self.assertEqual(
+        {key: type(value) for key, value in record.items()},
+        {key: type(value) for key, value in line(reference=None).items()},
+      )
 
   def test_above_the_cap_a_choice_of_all_parts_is_kept_in_order(self):
     lines = [line(iteration=i // 2, seed=i % 2) for i in range(200)]
-    found = self.read(lines, max_samples=100)
-    self.assertEqual(found.num_left_out, 100)
-    self.assertLen(found.kept, 100)
-    places = [(sample.iteration, sample.seed) for sample in found.kept]
+    result = self.read(lines, max_samples=100)
+    self.assertEqual(result.num_left_out, 100)
+    self.assertLen(result.kept, 100)
+    places = [(sample.iteration, sample.seed) for sample in result.kept]
     self.assertEqual(places, sorted(set(places)))
     # Each seed and each half of the run has about half of the choice.
     self.assertBetween(sum(seed for _, seed in places), 35, 65)
     self.assertBetween(sum(i < 50 for i, _ in places), 35, 65)
-    self.assertEqual(self.read(lines, max_samples=100), found)
-
-  def test_as_many_as_the_cap_are_all_kept(self):
-    found = self.read([line(iteration=i) for i in range(4)], max_samples=4)
-    self.assertEqual([sample.iteration for sample in found.kept], [0, 1, 2, 3])
-    self.assertEqual(found.num_left_out, 0)
+    self.assertEqual(self.read(lines, max_samples=100), result)
+    self.assertLen(self.read(lines, max_samples=200).kept, 200)
 
   def test_a_negative_cap_is_an_error(self):
-    with self.assertRaisesRegex(ValueError, 'max_samples = -1, must be at'):
+    with self.assertRaisesRegex(ValueError, 'max_samples = -1: must be at'):
       self.read([], max_samples=-1)
 
 
 class PageTest(parameterized.TestCase):
   def page(self, *lines, arm='a', num_left_out=0):
-    kept = [samples.Sample(**line) for line in lines]
+    kept = [sample_log.SampleLine(**line) for line in lines]
     return samples_page.make(
-      [samples.Samples(arm, kept, num_left_out), samples.Samples('b', [], 0)]
+      [
+        sample_log.ShownSamples(arm, kept, num_left_out),
+        sample_log.ShownSamples('b', [], 0),
+      ]
     )
 
   def packed(self, text):
@@ -163,7 +177,8 @@ class PageTest(parameterized.TestCase):
     self.assertNotIn('<b>', text)
     text.encode('utf-8')  # A lone surrogate would raise.
     (sample,) = node('unpack(packed)', packed=self.packed(text))
-    self.assertEqual(sample, line(response=EVIL, prompt=ODD, arm=EVIL))
+    ids = {'prompt_id': None, 'rollout_id': None}
+    self.assertEqual(sample, line(response=EVIL, prompt=ODD, arm=EVIL) | ids)
 
   def test_the_script_never_writes_html(self):
     self.assertNotRegex(
@@ -203,19 +218,21 @@ class ScriptTest(parameterized.TestCase):
     line(arm='b', seed=1, reward=0.5, reference='y', is_finished=False),
     line(arm='b', seed=0, reward=1.0, reference=None, age=7),
   ]
+  for row, prompt_id in zip(ROWS, (None, 0, 2, None), strict=True):
+    row['prompt_id'] = prompt_id
 
   def select(self, fields, name=None, is_descending=False):
     named = [
       {'name': name, 'kind': kind, 'value': value}
       for name, kind, value in fields
     ]
-    found = node(
+    result = node(
       'select(rows, readFilters(fields), order).map(({id}) => id)',
       rows=[row | {'id': i} for i, row in enumerate(self.ROWS)],
       fields=named,
       order={'name': name, 'isDescending': is_descending},
     )
-    return found
+    return result
 
   @parameterized.parameters(
     ([('seed', 'equal', ''), ('reward', 'low', '')], [0, 1, 2, 3]),
@@ -228,6 +245,8 @@ class ScriptTest(parameterized.TestCase):
     ([('reward', 'low', '0.5'), ('reward', 'high', '0.9')], [2]),
     ([('age', 'low', '6')], [3]),
     ([('iteration', 'low', '13')], []),
+    ([('prompt_id', 'high', '1')], [1]),
+    ([('prompt_id', 'low', '-1')], [1, 2]),
     ([('', 'words', 'AB')], [0, 1]),
     ([('', 'words', 'b\nC')], [0]),
     ([('', 'words', 'Y')], [2]),
@@ -276,8 +295,8 @@ class ScriptTest(parameterized.TestCase):
 
   def test_numbers_have_four_figures_and_a_minus_sign(self):
     self.assertEqual(
-      node('[1, -2, 123456, -0.12345, 2/3, true, false].map(shown)'),
-      ['1', '−2', '123456', '−0.1235', '0.6667', 'yes', 'no'],
+      node('[1, -2, 123456, -0.12345, 2/3, true, false, null].map(shown)'),
+      ['1', '−2', '123456', '−0.1235', '0.6667', 'yes', 'no', '–'],
     )
 
 
@@ -307,7 +326,7 @@ class ReportTest(parameterized.TestCase):
     index = (self.root / 'out' / 'index.html').read_text('utf-8')
     self.assertEqual(re.findall('href="(.*?)"', index), ['samples.html'])
     text = (self.root / 'out' / 'samples.html').read_text('utf-8')
-    self.assertIn('<h1>Replayed samples: two</h1>', text)
+    self.assertIn('<h1>Samples of the buffer: two</h1>', text)
     self.assertIn('Without samples: one.', text)
     self.assertIn('two: a random 1 of 2 samples; 1 are left out', text)
 
@@ -323,7 +342,9 @@ class ReportTest(parameterized.TestCase):
   def test_a_wrong_line_ends_the_program_with_its_place(self):
     self.write(line(age=6))
     self.assertEqual(self.report(), 2)
-    self.assertIn('two/samples.jsonl:1: key', self.stderr.getvalue())
+    self.assertIn(
+      'two/samples.jsonl:1: age = 6: must be', self.stderr.getvalue()
+    )
 
 
 if __name__ == '__main__':

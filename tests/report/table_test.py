@@ -181,28 +181,18 @@ class MakeTest(parameterized.TestCase):
 
   def test_wrong_arguments_are_named(self):
     arms = [self.run_of('slow', SLOW)]
-    with self.assertRaisesRegex(ValueError, r"'x', must be one of \['slow'\]"):
+    with self.assertRaisesRegex(
+      ValueError, r"= 'x': must be one of \['slow'\]"
+    ):
       table.make(arms, baseline='x', thresholds=(0.5,), window=2)
     for window in (0, 6):
       with self.assertRaisesRegex(
-        ValueError, f"smooth = {window}, must be .* 5 iterations of run 'slow'"
+        ValueError, f"smooth = {window}: must be .* 5 iterations of run 'slow'"
       ):
         table.make(arms, baseline='slow', thresholds=(0.5,), window=window)
 
 
 class SavingTest(absltest.TestCase):
-  def test_the_interval_is_the_same_on_every_call(self):
-    # Enough values for two generators to differ in the ends of the interval.
-    rng = np.random.default_rng(0)
-    spent = rng.uniform(30, 80, 40)
-    baseline = rng.uniform(80, 120, 40)
-    for is_paired in (True, False):
-      first = table.saving(spent, baseline, is_paired=is_paired)
-      second = table.saving(spent, baseline, is_paired=is_paired)
-      self.assertEqual(first.interval, second.interval)
-      self.assertLess(first.interval[0], first.median)
-      self.assertGreater(first.interval[1], first.median)
-
   def test_the_interval_of_four_seeds_spans_what_resampling_can_give(self):
     # The median of 4 draws is the lowest value if at least three draws are:
     # 4 (1/4)^3 (3/4) + (1/4)^4 = 13 / 256, more than 2.5 %. So is the highest.
@@ -230,10 +220,6 @@ class SavingTest(absltest.TestCase):
     self.assertAlmostEqual(paired.median, 0.75)
     unpaired = table.saving(spent, baseline, is_paired=False)
     self.assertAlmostEqual(unpaired.median, 0.5)
-
-  def test_one_seed_has_no_interval(self):
-    saving = table.saving(np.array([1.0]), np.array([2.0]), is_paired=True)
-    self.assertEqual((saving.median, saving.interval), (0.5, None))
 
   def test_nobody_reached_is_unknown(self):
     nobody = np.array([INF, INF])

@@ -34,6 +34,11 @@ class WordsTest(parameterized.TestCase):
   def test_shares_are_signed_per_cent(self, share, expected):
     self.assertEqual(words.percent(share), expected)
 
+  def test_shares_may_have_decimals(self):
+    self.assertEqual(words.percent(-0.3844, 1), '−38.4\N{NO-BREAK SPACE}%')
+    self.assertEqual(words.percent(-0.0001, 1), '+0.0\N{NO-BREAK SPACE}%')
+    self.assertEqual(words.percent(None, 1), '–')
+
   @parameterized.parameters(
     ([0.5, 0.7], '0.6'), ([0.5, np.inf], '–'), ([0.5, np.nan], '–')
   )

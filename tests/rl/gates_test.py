@@ -21,8 +21,10 @@ def proposal_of(*, norm=1.0, num_updates=0, log_ratios=None, is_valid=None):
   rollouts = base.Rollout(
     tokens=jnp.zeros(logprobs.shape, jnp.int32),
     loss_mask=jnp.ones(logprobs.shape, bool).at[:, -1].set(False),
-    # The padding would change every ratio.
-    behavior_logprobs=jnp.zeros(logprobs.shape).at[:, -1].set(-9.0),
+    # The padding would change the ratios.
+    behavior_logprobs=jnp.zeros(logprobs.shape)
+    .at[:, -1]
+    .set(-jnp.arange(num_rows)),
     rewards=zeros_B,
     advantages=zeros_B,
     group_id=zeros_B.astype(jnp.int32),
@@ -118,22 +120,22 @@ class GradientGateTest(parameterized.TestCase):
     return verdicts, state
 
   def test_a_surge_is_refused_by_hand(self):
-    # The increments 1 and 3 have mean 2 and deviation 1: at the norm 7.4 the
-    # increment is 2.4 and z = 0.4.
-    norms = [(1.0, 0), (2.0, 1), (5.0, 2), (7.4, 3)]
+    # The increments 1 and 5 have mean 3 and deviation 2: at the norm 10.8 the
+    # increment is 3.8 and z = 0.4.
+    norms = [(1.0, 0), (2.0, 1), (7.0, 2), (10.8, 3)]
     accepted = [True, False, 1.0]
     verdicts, state = self.judged(norms, threshold=0.41)
     self.assertEqual(verdicts, [accepted] * 4)
     # The fourth wrote its increment over the first one.
-    np.testing.assert_allclose(state.differences, [2.4, 3.0], rtol=1e-5)
+    np.testing.assert_allclose(state.differences, [3.8, 5.0], rtol=1e-5)
     self.assertEqual(int(state.num_differences), 3)
 
     verdicts, state = self.judged(norms, threshold=0.39)
     self.assertEqual(verdicts, [accepted] * 3 + [[False, True, 1.0]])
     # The refused update left no trace.
-    np.testing.assert_allclose(state.differences, [1.0, 3.0])
+    np.testing.assert_allclose(state.differences, [1.0, 5.0])
     self.assertEqual(int(state.num_differences), 2)
-    self.assertEqual(float(state.previous_norm), 5.0)
+    self.assertEqual(float(state.previous_norm), 7.0)
 
   def test_the_first_update_after_generation_is_accepted(self):
     norms = [(1.0, 0), (2.0, 1), (5.0, 2), (70.0, 0)]
@@ -153,13 +155,13 @@ class GradientGateTest(parameterized.TestCase):
 
   def test_a_threshold_may_be_traced(self):
     state = gates.GradientGateState(
-      jnp.array([1.0, 3.0]), jnp.int32(2), jnp.float32(5.0)
+      jnp.array([1.0, 5.0]), jnp.int32(2), jnp.float32(7.0)
     )
 
     @jax.jit
     def is_accepted(threshold):
       gate = gates.gradient_gate(threshold=threshold, window=2)
-      proposal = proposal_of(norm=7.4, num_updates=1)
+      proposal = proposal_of(norm=10.8, num_updates=1)
       return gate.judge(state, proposal)[0].is_accepted
 
     self.assertEqual([is_accepted(x) for x in (0.39, 0.41)], [False, True])

@@ -133,8 +133,8 @@ class HandValuesTest(parameterized.TestCase):
     )
 
   def test_m2po_drops_tokens_above_the_cutoff(self):
-    # The squares of the log ratios: 0, 0.0625, 0.0625, 0.25, 0.25.
-    log_ratios = np.array([0.0, 0.25, -0.25, 0.5, -0.5])
+    # The squares of the log ratios: 0, 0.0625, 0.0625, 0.1225, 0.1225.
+    log_ratios = np.array([0.0, 0.25, -0.25, 0.35, -0.35])
     weights = np.exp(log_ratios)
     for advantage, dropped in [(2.0, 3), (-2.0, 4)]:
       kept = np.arange(5) != dropped

@@ -1,16 +1,23 @@
-"""Tests of evaluation."""
+"""Tests of evaluation during a run."""
 
 import dataclasses
 import functools
+import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from replay_rl.run import build
 from replay_rl.run import evaluation
 from tests import tiny
+
+
+def exact(n, c, k):
+  return float(1 - Fraction(math.comb(n - c, k), math.comb(n, k)))
 
 
 class EvaluateTest(absltest.TestCase):
@@ -53,13 +60,60 @@ class EvaluateTest(absltest.TestCase):
       num_prompts=6,
       num_samples=3,
     )
-    found = np.asarray(rewards(jnp.uint32(0)))
-    self.assertEqual(found.shape, (6, 3))
+    result = np.asarray(rewards(jnp.uint32(0)))
+    self.assertEqual(result.shape, (6, 3))
     # All samples of a row answer one prompt, and prompts differ.
-    np.testing.assert_array_equal(found, found[:, :1].repeat(3, axis=1))
-    self.assertGreater(len(set(found[:, 0])), 1)
-    np.testing.assert_array_equal(found, rewards(jnp.uint32(0)))
-    self.assertFalse(np.array_equal(found, rewards(jnp.uint32(1))))
+    np.testing.assert_array_equal(result, result[:, :1].repeat(3, axis=1))
+    self.assertGreater(len(set(result[:, 0])), 1)
+    np.testing.assert_array_equal(result, rewards(jnp.uint32(0)))
+    self.assertFalse(np.array_equal(result, rewards(jnp.uint32(1))))
+
+
+class PassAtKTest(parameterized.TestCase):
+  def test_by_hand(self):
+    # Of the 6 pairs among 4 samples: with c = 1, 3 miss; with c = 2, 1 misses.
+    np.testing.assert_allclose(
+      evaluation.pass_at_k(4, [0, 1, 2, 3, 4], k=2), [0, 3 / 6, 5 / 6, 1, 1]
+    )
+
+  @parameterized.parameters(1, 2, 5, 16)
+  def test_equals_the_binomials_for_all_small_counts(self, k):
+    cases = [(n, c) for n in range(k, 17) for c in range(n + 1)]
+    num_samples, num_correct = np.array(cases).T
+    np.testing.assert_allclose(
+      evaluation.pass_at_k(num_samples, num_correct, k=k),
+      [exact(n, c, k) for n, c in cases],
+      rtol=1e-12,
+    )
+
+  @parameterized.parameters(1, 2, 100, 511, 1023, 1024)
+  def test_is_stable_for_many_samples(self, k):
+    num_correct = np.array([0, 1, 2, 10, 512, 1023, 1024])
+    np.testing.assert_allclose(
+      evaluation.pass_at_k(1024, num_correct, k=k),
+      [exact(1024, c, k) for c in num_correct.tolist()],
+      rtol=1e-11,
+    )
+
+  def test_the_mean_over_runs_is_the_chance_that_one_of_k_is_right(self):
+    rng = np.random.default_rng(0)
+    num_correct = rng.binomial(8, 0.3, 20000)
+    np.testing.assert_allclose(
+      evaluation.pass_at_k(8, num_correct, k=4).mean(), 1 - 0.7**4, atol=0.01
+    )
+
+  @parameterized.parameters(
+    (4, 2, 5, r'k = 5: must be between 1 and num_samples = 4'),
+    ([8, 4], 2, 5, r'k = 5: must be between 1 and num_samples = \[8, 4\]'),
+    (4, 2, 0, 'k = 0: must be between 1'),
+    (4, [2, 5], 1, r'num_correct = \[2, 5\]: must be between 0'),
+    (4, -1, 1, 'num_correct = -1: must be between 0'),
+    (4, 0.5, 1, 'num_correct = 0.5: must be integers'),
+    (4.0, 2, 1, 'num_samples = 4.0: must be integers'),
+  )
+  def test_wrong_counts_raise(self, num_samples, num_correct, k, message):
+    with self.assertRaisesRegex(ValueError, message):
+      evaluation.pass_at_k(num_samples, num_correct, k=k)
 
 
 if __name__ == '__main__':

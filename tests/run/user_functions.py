@@ -39,6 +39,13 @@ def made(factor):
   return rule
 
 
+def made_with_default(factor):
+  def rule(state, step, *, scale=factor):
+    return state * step * scale
+
+  return rule
+
+
 twice = functools.partial(scaled, scale=2.0)
 compiled = jax.jit(unannotated, static_argnames='scale')
 thrice = made(jnp.float32(3.0))

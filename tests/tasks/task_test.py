@@ -31,7 +31,9 @@ class TaskTest(parameterized.TestCase):
     np.testing.assert_array_equal(loss_mask, [[0, 0, 1, 1, 1, 0, 0]] * 2)
 
   def test_demonstrations_without_room_for_the_end_raise(self):
-    with self.assertRaisesRegex(ValueError, 'max_new_tokens = 2'):
+    with self.assertRaisesRegex(
+      ValueError, 'max_new_tokens = 2: must exceed the 2'
+    ):
       task.demonstrations(
         jnp.ones((1, 2), int),
         jnp.ones((1, 2), int),

@@ -1,7 +1,7 @@
-"""Hugging Face checkpoints of Qwen3, Qwen2.5 and Llama 3, in and out.
+"""Loads and saves Hugging Face checkpoints of Qwen3, Qwen2.5 and Llama 3.
 
-Weights go straight from the files to the devices that hold them: the host has
-one tensor in memory at a time, or the part of it that its devices need.
+Weights go from the files to the devices that hold them. The host has one tensor
+in memory at a time, or the part of it that its devices need.
 """
 
 import os
@@ -23,7 +23,7 @@ from replay_rl.lm.hf import layout as hf_layout
 
 _EMBEDDING = 'model.embed_tokens.weight'
 _OUTPUT = 'lm_head.weight'
-# Fixed by config.json; old versions of transformers stored them all the same.
+# config.json determines them. Old versions of transformers stored them too.
 _DERIVED = 'rotary_emb.inv_freq'
 _TOKENIZER_FILES = (
   'tokenizer.json',
@@ -45,25 +45,25 @@ def load(
 ) -> base.PyTree:
   """Returns the parameters stored in a folder.
 
-  Two things that checkpoints hold beyond their parameters are accepted: the
-  buffers `rotary_emb.inv_freq`, which are not read, and, if embeddings are
-  tied, an `lm_head.weight` equal to the embedding. If it is not equal, the
-  config is wrong to tie them, and which was meant cannot be known.
+  A checkpoint may hold two things besides its parameters: the buffers
+  `rotary_emb.inv_freq`, which are not read, and, if embeddings are tied, an
+  `lm_head.weight` equal to the embedding. An unequal one is an error, since
+  either the config or the weights are wrong.
 
   Args:
     folder: holds `model.safetensors`, or several files and their index. Types
       bfloat16, float16 and float32.
-    config: the architecture, as `hf_config.read_config` returns it.
+    config: the architecture, from `hf_config.read_config`.
     shardings: a `jax.sharding.Sharding` for each parameter, in the tree of
-      `model.init`; each host reads what its own devices hold. None for the
-      default device.
+      `model.init`; each host reads the parts that its own devices hold. None
+      for the default device.
 
   Returns:
     The nested dict of float32 arrays of `model.init`.
 
   Raises:
-    ValueError: lists all tensors that are missing, surplus or of wrong shape
-      or type, and all files that are missing or damaged. Nothing was loaded.
+    ValueError: lists all tensors that are missing, surplus or of wrong shape or
+      type, and all files that are missing or damaged. Nothing is loaded then.
   """
   folder = pathlib.Path(folder)
   tensors = hf_layout.tensors(config)
@@ -113,31 +113,32 @@ def save(
 ) -> None:
   """Writes a checkpoint that transformers loads.
 
-  The folder appears once it is complete: a process that dies meanwhile leaves
-  a folder whose name begins with a dot, and no other trace.
+  The folder appears once it is complete. A process that dies before leaves only
+  a folder whose name begins with a dot.
 
   Args:
     folder: must not exist; its parent must.
     config: the architecture. It decides the family, see `hf_config.family_of`.
-    params: as from `model.init`, on devices of this host.
+    params: the tree of `model.init`, on devices of this host.
     dtype: 'float32' or 'bfloat16', the type to store.
-    max_file_bytes: size of the largest file of weights; with more than one
-      file, an index is written.
+    max_file_bytes: size of the largest file of weights. Several files have an
+      index.
     max_position_embeddings: longest context that the weights were trained for,
       at least `config.max_context`.
-    bos_id: token that begins a text; None if there is none.
+    bos_id: token that begins a text; None for none.
     eos_ids: tokens that end a text.
-    tokenizer_folder: whose tokenizer files are copied; None for no tokenizer.
+    tokenizer_folder: holds tokenizer files to copy; None for no tokenizer.
 
   Raises:
-    ValueError: the folder exists, an argument is outside its range, or the
-      parameters are not those of the architecture. Nothing was written.
+    ValueError: the folder exists, an argument is not as above, or the
+    parameters
+      are not those of the architecture. Nothing is written then.
   """
   folder = pathlib.Path(folder)
   if folder.exists():
-    raise ValueError(f'{folder} exists already.')
+    raise ValueError(f'folder = {str(folder)!r}: must not exist')
   if dtype not in ('float32', 'bfloat16'):
-    raise ValueError(f'dtype={dtype!r} must be float32 or bfloat16.')
+    raise ValueError(f'dtype = {dtype!r}: must be float32 or bfloat16')
   numbers = hf_config.numbers_of(
     config,
     max_position_embeddings=max_position_embeddings,
@@ -164,7 +165,7 @@ def save(
     leaf = hf_layout.leaf_at(params, tensors[name].row.leaf)
     return hf_layout.read_to_host(leaf, tensors[name], dtype=dtype)
 
-  # Beside the target, because only within one file system is a move atomic.
+  # Beside the target, because a move is atomic only within one file system.
   partial = folder.with_name(f'.{folder.name}.partial-{os.getpid()}')
   partial.mkdir()
   try:
@@ -176,7 +177,7 @@ def save(
     for path in tokenizer_files:
       shutil.copyfile(path, partial / path.name)
     if folder.exists():  # A rename would replace an empty folder.
-      raise ValueError(f'{folder} was made by someone else meanwhile.')
+      raise ValueError(f'folder = {str(folder)!r}: must not appear meanwhile')
     partial.rename(folder)
   finally:
     shutil.rmtree(partial, ignore_errors=True)
@@ -191,7 +192,7 @@ def _fill(
   stored: hf_files.Stored,
   name: str,
 ) -> list[base.Array]:
-  """Returns a box of a leaf on its devices, with one tensor written."""
+  """Returns a box of a leaf on its devices, with one tensor in it."""
   piece = hf_layout.piece_in_box(tensor, box, sizes)
   if piece is None:
     return part
@@ -207,7 +208,7 @@ def _fill(
     )
     for buffer, device in zip(part, devices, strict=True)
   ]
-  # Else the host would run ahead and hold many tensors that wait to be copied.
+  # Otherwise the host would read on and hold many tensors that wait for a copy.
   return jax.block_until_ready(written)
 
 
@@ -216,19 +217,19 @@ def _check_files(
   config: architecture.TransformerConfig,
   tensors: Mapping[str, hf_layout.Tensor],
 ) -> dict[str, hf_files.Stored]:
-  """Returns where each tensor is; raises if they are not those wanted."""
+  """Returns the file of each tensor; raises ValueError with all problems."""
   problems = []
   stored = hf_files.find(folder, problems)
-  # Files that cannot be found or read explain all that is missing.
+  # If no file can be read, each tensor is missing for that reason.
   names = list(tensors) if stored or not problems else []
   for name in names:
     wanted = list(tensors[name].shape)
     if name not in stored:
       problems.append(f'{name} is missing; wanted shape {wanted}')
     elif not hf_files.is_unreadable(stored[name]):
-      found, dtype = list(stored[name].shape), stored[name].dtype
-      if found != wanted:
-        problems.append(f'{name} has shape {found}, wanted {wanted}')
+      shape, dtype = list(stored[name].shape), stored[name].dtype
+      if shape != wanted:
+        problems.append(f'{name} has shape {shape}, wanted {wanted}')
       if dtype not in hf_files.TYPES:
         problems.append(
           f'{name} has type {dtype}, wanted one of {sorted(hf_files.TYPES)}'
@@ -237,7 +238,7 @@ def _check_files(
     if name.endswith(_DERIVED):
       continue
     if name == _OUTPUT and config.tied_embeddings:
-      # Read only when all else is right.
+      # This reads the tensors, so it comes last.
       if not problems and not _is_tied(stored):
         problems.append(
           f'{name} differs from {_EMBEDDING}, though tie_word_embeddings'
@@ -247,7 +248,9 @@ def _check_files(
       f'{name} of shape {list(stored[name].shape)} is not in the architecture'
     )
   if problems:
-    raise ValueError('\n  '.join([f'{folder} cannot be loaded:', *problems]))
+    raise ValueError(
+      '\n  '.join([f'folder = {str(folder)!r}: must be loadable:', *problems])
+    )
   return stored
 
 
@@ -284,18 +287,20 @@ def _check_params(
     elif not getattr(leaf, 'is_fully_addressable', True):
       problems.append(f'{".".join(path)} is in part on other hosts')
   if problems:
-    raise ValueError('\n  '.join(['params cannot be saved:', *problems]))
+    raise ValueError(
+      '\n  '.join(['params: must be those of the architecture:', *problems])
+    )
 
 
 def _check_tree(tree: base.PyTree, like: base.PyTree, name: str) -> None:
-  found, wanted = (
+  given, wanted = (
     {jax.tree_util.keystr(path) for path, _ in flat}
     for flat, _ in map(jax.tree_util.tree_flatten_with_path, (tree, like))
   )
-  if found != wanted:
+  if given != wanted:
     raise ValueError(
-      f'{name} must have the leaves of the architecture; missing '
-      f'{sorted(wanted - found)}, surplus {sorted(found - wanted)}.'
+      f'{name}: must have the leaves of the architecture; missing '
+      f'{sorted(wanted - given)}, surplus {sorted(given - wanted)}'
     )
 
 
@@ -303,9 +308,9 @@ def _find_tokenizer(folder: pathlib.Path | None) -> list[pathlib.Path]:
   if folder is None:
     return []
   paths = [pathlib.Path(folder) / name for name in _TOKENIZER_FILES]
-  found = [path for path in paths if path.is_file()]
-  if not found:
+  files = [path for path in paths if path.is_file()]
+  if not files:
     raise ValueError(
-      f'tokenizer_folder={str(folder)!r} holds none of {_TOKENIZER_FILES}.'
+      f'tokenizer_folder = {str(folder)!r}: must have one of {_TOKENIZER_FILES}'
     )
-  return found
+  return files

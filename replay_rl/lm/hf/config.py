@@ -1,6 +1,7 @@
-"""The `config.json` of a Hugging Face checkpoint, read and written.
+"""Reads and writes the `config.json` of a Hugging Face checkpoint.
 
-What our model cannot run exactly as transformers would is refused.
+The functions refuse a model that ours would not run exactly as transformers
+does.
 """
 
 import json
@@ -27,8 +28,8 @@ _LLAMA = Family('llama', 'LlamaForCausalLM', qk_norm=False, qkv_bias=False)
 _QWEN3 = Family('qwen3', 'Qwen3ForCausalLM', qk_norm=True, qkv_bias=False)
 FAMILIES = (_QWEN3, _QWEN2, _LLAMA)
 
-# Our field -> theirs, positive integers. None has a default: those that
-# transformers has are of no published model.
+# Our field -> theirs, positive integers. None has a default, since no published
+# model has the defaults of transformers.
 _SIZES = {
   'vocab_size': 'vocab_size',
   'd_model': 'hidden_size',
@@ -52,14 +53,14 @@ def read_config(
 ) -> architecture.TransformerConfig:
   """Returns the architecture that the `config.json` of a folder describes.
 
-  Args and errors as in `config_from_numbers`; a file that is absent or not a
-  JSON object is a ValueError too.
+  Arguments and errors are those of `config_from_numbers`. A file that is absent
+  or not a JSON object is a ValueError too.
   """
   path = pathlib.Path(folder) / 'config.json'
   try:
     numbers = json.loads(path.read_text(encoding='utf-8'))
     if not isinstance(numbers, dict):
-      raise ValueError(f'must hold a JSON object, not {numbers!r:.40}')
+      raise ValueError(f'content = {numbers!r:.40}: must be a JSON object')
     return config_from_numbers(
       numbers, max_context=max_context, compute_dtype=compute_dtype
     )
@@ -72,19 +73,19 @@ def config_from_numbers(
 ) -> architecture.TransformerConfig:
   """Returns the architecture that the fields of a `config.json` describe.
 
-  Reads both ways to write RoPE: `rope_theta` with `rope_scaling`, and
-  `rope_parameters` (transformers 5). A field that is absent means what it
-  means to transformers, if that is the same in all versions.
+  There are two ways to write RoPE: `rope_theta` with `rope_scaling`, and
+  `rope_parameters` (transformers 5). An absent field has the default of
+  transformers, if all versions have the same.
 
   Args:
-    numbers: the fields. Those that say nothing of the architecture, such as
-      `transformers_version`, are not looked at.
+    numbers: the fields. Fields that do not belong to the architecture, such as
+      `transformers_version`, are ignored.
     max_context: tokens of prompt and response that the caller needs.
     compute_dtype: 'float32' or 'bfloat16'.
 
   Raises:
-    ValueError: lists all fields that are missing, are not understood, or ask
-      for what the model does not have.
+    ValueError: lists all fields that are missing, unknown, or describe a model
+      that ours is not.
   """
   problems = []
   family = _read_family(numbers, problems)
@@ -95,27 +96,30 @@ def config_from_numbers(
   fields['head_dim'] = _read_head_dim(numbers, family, problems)
   fields['norm_eps'] = _positive(numbers, 'rms_norm_eps', float, problems)
   fields['rope_theta'], fields['rope_scaling'] = _read_rope(numbers, problems)
-  # All three families leave the embeddings untied where the field is absent,
-  # unlike the base class of transformers 4.
+  # Without this field, all three families leave the embeddings untied, unlike
+  # the base class of transformers 4.
   fields['tied_embeddings'] = _switch(
     numbers, 'tie_word_embeddings', (False, True), problems
   )
   for name in ('use_sliding_window', 'mlp_bias', 'attention_bias'):
-    # Qwen2 has biases whatever `attention_bias` says.
+    # Qwen2 has biases in any case.
     if name != 'attention_bias' or family is not _QWEN2:
       _switch(numbers, name, (False,), problems)
   if any(kind != 'full_attention' for kind in numbers.get('layer_types') or ()):
     problems.append(
-      f"layer_types={numbers['layer_types']!r} must all be 'full_attention'"
+      f"layer_types = {numbers['layer_types']!r}: must all be 'full_attention'"
     )
   if numbers.get('hidden_act') != 'silu':
-    problems.append(f"hidden_act={numbers.get('hidden_act')!r} must be 'silu'")
-  if numbers.get('quantization_config') is not None:
-    problems.append('quantization_config must be absent: no quantized weights')
+    problems.append(
+      f"hidden_act = {numbers.get('hidden_act')!r}: must be 'silu'"
+    )
+  if (quantization := numbers.get('quantization_config')) is not None:
+    problems.append(f'quantization_config = {quantization!r}: must be absent')
   longest = _positive(numbers, 'max_position_embeddings', int, problems)
   if longest is not None and max_context > longest:
     problems.append(
-      f'max_context={max_context} exceeds max_position_embeddings={longest}'
+      f'max_context = {max_context}: must be at most max_position_embeddings = '
+      f'{longest}'
     )
   if not problems and family is not None:
     try:
@@ -135,20 +139,20 @@ def family_of(config: architecture.TransformerConfig) -> Family:
   """Returns the family of an architecture.
 
   Raises:
-    ValueError: no family has it, or transformers would not accept it.
+    ValueError: no family has it, or transformers would refuse it.
   """
   for family in FAMILIES:
     if family[2:] == (config.qk_norm, config.qkv_bias):
       break
   else:
     raise ValueError(
-      f'qk_norm={config.qk_norm}, qkv_bias={config.qkv_bias}: no family has '
-      'both'
+      f'qk_norm = {config.qk_norm}, qkv_bias = {config.qkv_bias}: must '
+      'not both be True, as no family has both'
     )
   if family is _LLAMA and config.d_model % config.num_heads:
     raise ValueError(
-      f'd_model={config.d_model} must be a multiple of num_heads='
-      f'{config.num_heads}: transformers asks it of {_LLAMA.architecture}'
+      f'd_model = {config.d_model}: must be a multiple of num_heads = '
+      f'{config.num_heads} for {_LLAMA.architecture}'
     )
   return family
 
@@ -161,32 +165,33 @@ def numbers_of(
   eos_ids: Sequence[int],
   dtype: str,
 ) -> dict[str, Any]:
-  """Returns the fields of a `config.json`; `config_from_numbers` inverted.
+  """Returns the fields of a `config.json`, the inverse of
+  `config_from_numbers`.
 
-  RoPE is written the old way, which transformers 4 and 5 both read.
+  RoPE has the older form, which transformers 4 and 5 both read.
 
   Args:
     config: architecture.
     max_position_embeddings: longest context that the weights were trained for,
       at least `config.max_context`.
-    bos_id: token that begins a text; None if there is none.
+    bos_id: token that begins a text; None for none.
     eos_ids: tokens that end a text; at least one.
-    dtype: of the stored weights.
+    dtype: type of the stored weights.
 
   Raises:
-    ValueError: as `family_of`, or an argument is outside its range.
+    ValueError: as `family_of`, or an argument is not as above.
   """
   family = family_of(config)
   if max_position_embeddings < config.max_context:
     raise ValueError(
-      f'max_position_embeddings={max_position_embeddings} must be at least '
-      f'max_context={config.max_context}.'
+      f'max_position_embeddings = {max_position_embeddings}: must be at least '
+      f'max_context = {config.max_context}'
     )
   ids = [*eos_ids] if bos_id is None else [bos_id, *eos_ids]
   if not eos_ids or not all(0 <= token < config.vocab_size for token in ids):
     raise ValueError(
-      f'bos_id={bos_id}, eos_ids={tuple(eos_ids)} must be in [0, vocab_size='
-      f'{config.vocab_size}), and at least one that ends.'
+      f'bos_id = {bos_id}, eos_ids = {tuple(eos_ids)}: must be in '
+      f'[0, {config.vocab_size}), with at least one of eos_ids'
     )
   scaling = config.rope_scaling
   return {
@@ -227,7 +232,7 @@ def _read_family(
     return matches[0]
   supported = ', '.join(f'{f.architecture} ({f.model_type})' for f in FAMILIES)
   problems.append(
-    f'architectures={names!r}, model_type={model_type!r} must be one of '
+    f'architectures = {names!r}, model_type = {model_type!r}: must be one of '
     f'{supported}'
   )
   return None
@@ -243,11 +248,11 @@ def _positive(
   value = numbers.get(name)
   kinds = int if kind is int else (int, float)
   if value is None:
-    problems.append(f'{name} is missing')
+    problems.append(f'{name} = None: must be given')
   elif isinstance(value, bool) or not isinstance(value, kinds):
-    problems.append(f'{name}={value!r} must be a positive {kind.__name__}')
+    problems.append(f'{name} = {value!r}: must be a positive {kind.__name__}')
   elif not value > 0:
-    problems.append(f'{name}={value!r} must be positive')
+    problems.append(f'{name} = {value!r}: must be positive')
   else:
     return kind(value)
   return None
@@ -259,12 +264,12 @@ def _switch(
   allowed: Sequence[bool],
   problems: list[str],
 ) -> bool:
-  """Returns a field that is off where absent; `allowed` values only."""
+  """Returns a field that is False where absent; `allowed` values only."""
   value = numbers.get(name)
   value = False if value is None else value
   if not any(value is choice for choice in allowed):
     problems.append(
-      f'{name}={value!r} must be ' + ' or '.join(map(str, allowed))
+      f'{name} = {value!r}: must be ' + ' or '.join(map(str, allowed))
     )
   return bool(value)
 
@@ -276,11 +281,11 @@ def _read_head_dim(
     return _positive(numbers, 'head_dim', int, problems)
   width, heads = numbers.get('hidden_size'), numbers.get('num_attention_heads')
   if not isinstance(width, int) or not isinstance(heads, int) or heads < 1:
-    return None  # Reported already.
+    return None  # `_SIZES` has these two, so they are among the problems.
   if width % heads:
     problems.append(
-      f'head_dim is missing, and hidden_size={width} is not a multiple of '
-      f'num_attention_heads={heads}'
+      f'head_dim = None: must be given, as hidden_size = {width} is not a '
+      f'multiple of num_attention_heads = {heads}'
     )
   return width // heads
 
@@ -297,12 +302,12 @@ def _read_rope(
   rope = given[0] if given else {}
   if not isinstance(rope, Mapping) or any(other != rope for other in given):
     problems.append(
-      f'rope_parameters={numbers.get("rope_parameters")!r}, rope_scaling='
-      f'{numbers.get("rope_scaling")!r} must be one and the same mapping'
+      f'rope_parameters = {numbers.get("rope_parameters")!r}, rope_scaling = '
+      f'{numbers.get("rope_scaling")!r}: must be one and the same mapping'
     )
     return None, None
 
-  # Either place may hold these; transformers has changed which one wins.
+  # Both places may have these fields; transformers changed which one it reads.
   both = dict(rope)
   for name in (
     'rope_theta',
@@ -311,12 +316,12 @@ def _read_rope(
   ):
     outer, inner = numbers.get(name), rope.get(name)
     if None not in (outer, inner) and outer != inner:
-      problems.append(f'{name}={outer!r} differs from {inner!r} in the rope')
+      problems.append(f'{name} = {outer!r}: must be {inner!r}, as in the rope')
     both[name] = outer if inner is None else inner
   theta = _positive(both, 'rope_theta', float, problems)
   if both['partial_rotary_factor'] not in (None, 1):
     problems.append(
-      f'partial_rotary_factor={both["partial_rotary_factor"]!r} must be 1'
+      f'partial_rotary_factor = {both["partial_rotary_factor"]!r}: must be 1'
     )
   types = {rope[name] for name in ('rope_type', 'type') if rope.get(name)}
   known = set(_ROPE_FIELDS)
@@ -325,10 +330,12 @@ def _read_rope(
     known |= set(_SCALING.values())
     scaling = _read_scaling(both, problems)
   elif types - {'default'}:
-    problems.append(f"rope_type={sorted(types)} must be 'default' or 'llama3'")
+    problems.append(
+      f"rope_type = {sorted(types)}: must be 'default' or 'llama3'"
+    )
     return theta, None
-  if set(rope) - known:
-    problems.append(f'rope fields {sorted(set(rope) - known)} are not known')
+  if unknown := sorted(set(rope) - known):
+    problems.append(f'rope fields = {unknown}: must be of {sorted(known)}')
   return theta, scaling
 
 
@@ -346,9 +353,9 @@ def _read_scaling(
   scaling = architecture.RopeScaling(**fields)
   if not scaling.low_freq_factor < scaling.high_freq_factor:
     problems.append(
-      f'low_freq_factor={scaling.low_freq_factor} must be below '
-      f'high_freq_factor={scaling.high_freq_factor}'
+      f'low_freq_factor = {scaling.low_freq_factor}: must be below '
+      f'high_freq_factor = {scaling.high_freq_factor}'
     )
   if scaling.factor < 1:
-    problems.append(f'factor={scaling.factor} must be at least 1')
+    problems.append(f'factor = {scaling.factor}: must be at least 1')
   return scaling

@@ -1,7 +1,8 @@
 """Files of tensors in the safetensors format, one tensor in memory at a time.
 
-https://github.com/huggingface/safetensors: eight bytes with the length of a
-JSON header, the header with type, shape and offsets of each tensor, the data.
+A file has eight bytes with the length of a JSON header, the header with type,
+shape and offsets of each tensor, and the data:
+https://github.com/huggingface/safetensors.
 """
 
 import json
@@ -17,12 +18,12 @@ import numpy as np
 
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
-# Their name of a type -> that of numpy.
+# Name of a type in the format -> name in numpy.
 TYPES = {'BF16': 'bfloat16', 'F16': 'float16', 'F32': 'float32'}
 
 
 class Stored(NamedTuple):
-  """A tensor in a file; dtype in the words of the format."""
+  """A tensor in a file; dtype has the name of the format."""
 
   path: pathlib.Path
   shape: tuple[int, ...]
@@ -30,7 +31,7 @@ class Stored(NamedTuple):
 
 
 class Planned(NamedTuple):
-  """A tensor to write; dtype in the words of the format."""
+  """A tensor to write; dtype has the name of the format."""
 
   name: str
   shape: tuple[int, ...]
@@ -39,19 +40,17 @@ class Planned(NamedTuple):
 
 
 def find(folder: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
-  """Returns the tensors of a checkpoint by name; reads headers only.
+  """Returns the tensors of a checkpoint by name, from the headers.
 
   Args:
     folder: holds `model.safetensors`, or several files and their index.
-    problems: to which all that is wrong with the files is added.
+    problems: the function adds all problems with the files to it.
   """
   has_single = (folder / SINGLE).is_file()
   has_index = (folder / INDEX).is_file()
   if has_single == has_index:
-    problems.append(
-      f'there must be either {SINGLE} or {INDEX}, not '
-      + ('both' if has_single else 'neither')
-    )
+    files = [SINGLE, INDEX] if has_single else []
+    problems.append(f'files = {files}: must be either {SINGLE} or {INDEX}')
     return {}
   if has_single:
     return _read_header(folder / SINGLE, problems)
@@ -61,15 +60,15 @@ def find(folder: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
   except (ValueError, KeyError, TypeError) as error:
     problems.append(f'{INDEX} cannot be read: {error!r}')
     return {}
-  found = {}
+  stored = {}
   for file in sorted(set(weight_map.values())):
     named = {name for name, where in weight_map.items() if where == file}
     if not (folder / file).is_file():
       problems.append(
         f'{file} is missing; the index says that it holds {len(named)} tensors'
       )
-      # So that each of them is not reported again.
-      found |= {name: Stored(folder / file, (), '') for name in named}
+      # Otherwise each of its tensors would be a problem too.
+      stored |= {name: Stored(folder / file, (), '') for name in named}
       continue
     count = len(problems)
     header = _read_header(folder / file, problems)
@@ -78,8 +77,8 @@ def find(folder: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
     for name in sorted(named ^ set(header)):
       where = ('index', file) if name in named else (file, 'index')
       problems.append(f'{name} is in {where[0]} but not in {where[1]}')
-    found |= header
-  return found
+    stored |= header
+  return stored
 
 
 def is_unreadable(stored: Stored) -> bool:
@@ -90,7 +89,7 @@ def is_unreadable(stored: Stored) -> bool:
 def read(stored: Stored, name: str, ranges: tuple[slice, ...]) -> np.ndarray:
   """Returns a range of a tensor, in the type of the file.
 
-  The file is opened anew, so that the pages it was mapped to are let go.
+  Each call opens the file anew, so that its mapped pages are freed.
   """
   with _safetensors().safe_open(stored.path, framework='numpy') as file:
     return file.get_slice(name)[ranges]
@@ -102,12 +101,12 @@ def split(
   """Returns which tensors go to which file, in order.
 
   Raises:
-    ValueError: a file with a single tensor would exceed `max_file_bytes`.
+    ValueError: a file with one tensor would exceed `max_file_bytes`.
   """
   needed, name = max((_num_bytes([tensor]), tensor.name) for tensor in tensors)
   if needed > max_file_bytes:
     raise ValueError(
-      f'max_file_bytes={max_file_bytes} must be at least {needed}, for {name}.'
+      f'max_file_bytes = {max_file_bytes}: must be at least {needed} for {name}'
     )
   groups: list[list[Planned]] = []
   for tensor in tensors:
@@ -128,14 +127,14 @@ def write(
   tensors: Sequence[Planned],
   fetch: Callable[[str], np.ndarray],
 ) -> None:
-  """Writes a file; `fetch` is asked for one tensor after the other, by name."""
+  """Writes a file; `fetch` returns a tensor by name, one after the other."""
   with open(path, 'xb') as file:
     file.write(_header(tensors))
     for tensor in tensors:
       array = np.ascontiguousarray(fetch(tensor.name))
       if array.shape != tensor.shape or array.nbytes != tensor.num_bytes:
         raise AssertionError(f'{tensor} was fetched as {array.shape}')
-      # Numpy has no buffer of the type bfloat16.
+      # Numpy has no buffer of type bfloat16.
       file.write(array.reshape(-1).view(np.uint8).data)
       del array  # Before the next one is fetched.
     _sync(file)
@@ -151,7 +150,7 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
 def write_index(
   folder: pathlib.Path, files: Mapping[str, Sequence[Planned]]
 ) -> None:
-  """Writes which tensor is in which file."""
+  """Writes the index: the file of each tensor."""
   total = sum(t.num_bytes for tensors in files.values() for t in tensors)
   weight_map = {t.name: file for file, ts in files.items() for t in ts}
   write_json(
@@ -189,7 +188,7 @@ def _read_header(path: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
   safetensors = _safetensors()
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
-      # The length of the file is checked against the header here.
+      # safetensors compares the length of the file with the header here.
       slices = {name: file.get_slice(name) for name in file.keys()}
       return {
         name: Stored(path, tuple(part.get_shape()), part.get_dtype())

@@ -1,6 +1,6 @@
-"""Which tensor of a Hugging Face checkpoint is which part of our parameters.
+"""The place of each tensor of a Hugging Face checkpoint in our parameters.
 
-`TABLE` is the one definition; loading, saving and the checks all read it.
+`TABLE` is the one definition. Loading, saving and the checks all read it.
 """
 
 import functools
@@ -26,10 +26,10 @@ class Row(NamedTuple):
 
   name: in the checkpoint; `{}` stands for the index of the layer.
   leaf: path in our parameters.
-  theirs: dimensions in the checkpoint, by the letters of `letter_sizes`; those
-    written as one word are one dimension, the last letter changing fastest.
-  ours: dimensions in the leaf, after that of the layers. A digit is an index
-    in a dimension of two, where two tensors are fused.
+  theirs: dimensions in the checkpoint, by the letters of `letter_sizes`. The
+    letters of a word are one dimension, in which the last changes fastest.
+  ours: dimensions in the leaf, without the one of the layers. A digit is an
+    index in a dimension that fuses two tensors.
   """
 
   name: str
@@ -68,7 +68,7 @@ class Tensor(NamedTuple):
   """One tensor of a checkpoint.
 
   row: its kind.
-  layer: which layer it belongs to; None if to none.
+  layer: index of its layer; None if it belongs to no layer.
   shape: in the checkpoint.
   """
 
@@ -78,7 +78,7 @@ class Tensor(NamedTuple):
 
 
 class Box(NamedTuple):
-  """Part of a leaf, as ranges of indices: what one device holds.
+  """The part of a leaf that one device holds, as ranges of indices.
 
   starts, stops: one number for each dimension of the leaf.
   """
@@ -128,7 +128,7 @@ def tensors(config: architecture.TransformerConfig) -> dict[str, Tensor]:
   """Returns the tensors that a checkpoint of this architecture has, by name."""
   leaves = set(paths(abstract_params(config)))
   sizes = letter_sizes(config)
-  found = {}
+  result = {}
   for row in TABLE:
     if row.leaf not in leaves:
       continue
@@ -137,19 +137,19 @@ def tensors(config: architecture.TransformerConfig) -> dict[str, Tensor]:
     )
     if row.leaf[0] == _LAYERS:
       for layer in range(config.num_layers):
-        found[row.name.format(layer)] = Tensor(row, layer, shape)
+        result[row.name.format(layer)] = Tensor(row, layer, shape)
     else:
-      found[row.name] = Tensor(row, None, shape)
-  return found
+      result[row.name] = Tensor(row, None, shape)
+  return result
 
 
 class Piece(NamedTuple):
   """The part of one tensor that lies in a box of its leaf.
 
-  ranges: of the indices to read, for each dimension in the checkpoint.
-  split: shape of what was read, with one dimension for each letter.
-  inner: ranges to keep of that; only those of fused letters may cut.
-  starts: where it goes in the box.
+  ranges: of the indices to read, for each dimension in the checkpoint. split:
+  shape of the part that was read, with one dimension for each letter. inner:
+  ranges to keep of it; only letters of a longer word have shorter ranges.
+  starts: the place in the box.
   """
 
   ranges: tuple[slice, ...]
@@ -161,7 +161,7 @@ class Piece(NamedTuple):
 def piece_in_box(
   tensor: Tensor, box: Box, sizes: Mapping[str, int]
 ) -> Piece | None:
-  """Returns what of a tensor a device needs; None if it needs nothing."""
+  """Returns the part of a tensor that a device needs; None for no part."""
   row = tensor.row
   dims = row.ours.split()
   if tensor.layer is not None:
@@ -177,7 +177,7 @@ def piece_in_box(
       return None
   ranges, split, inner = [], [], []
   for lead, *rest in row.theirs.split():
-    # Rows of the leading letter are contiguous; the rest is cut after reading.
+    # Rows of the first letter are contiguous. `inner` cuts the other letters.
     start, stop = wanted[lead]
     stride = math.prod(sizes[letter] for letter in rest)
     ranges.append(slice(start * stride, stop * stride))
@@ -190,12 +190,12 @@ def piece_in_box(
 def write(
   leaf: base.Array, piece: base.Array, starts: base.Array, *, row: Row
 ) -> base.Array:
-  """Returns the leaf, or a box of it, with a piece of one tensor written.
+  """Returns the leaf, or a box of it, with a piece of one tensor.
 
   Args:
     leaf: donated.
     piece: of any float type, with one dimension for each letter.
-    starts: `[leaf.ndim]` int32, where the piece goes.
+    starts: `[leaf.ndim]` int32, the place of the piece.
     row: the kind of the tensor.
   """
   letters = row.theirs.replace(' ', '')
@@ -214,13 +214,13 @@ def write(
 def read(
   leaf: base.Array, layer: base.Array, *, row: Row, dtype: str
 ) -> base.Array:
-  """Returns one tensor as the checkpoint has it; `write` inverted.
+  """Returns one tensor as the checkpoint has it, the inverse of `write`.
 
   Args:
     leaf: whole.
     layer: `[]` int32, ignored for a leaf without layers.
     row: the kind of the tensor.
-    dtype: to convert to.
+    dtype: type of the result.
   """
   if row.leaf[0] == _LAYERS:
     leaf = leaf[layer]
@@ -238,19 +238,19 @@ def boxes(
 ) -> dict[Box, list[Any]]:
   """Returns the boxes of a leaf on this host, and the devices that hold each.
 
-  Without a sharding it is one box on the default device, None.
+  Without a sharding, the whole leaf is one box, on the default device: None.
   """
   if sharding is None:
     return {Box((0,) * len(shape), shape): [None]}
-  found = {}
+  holders = {}
   for device, index in sharding.addressable_devices_indices_map(shape).items():
     ranges = [
       part.indices(size)[:2]
       for part, size in zip(index or (), shape, strict=True)
     ]
     starts, stops = zip(*ranges, strict=True)
-    found.setdefault(Box(starts, stops), []).append(device)
-  return found
+    holders.setdefault(Box(starts, stops), []).append(device)
+  return holders
 
 
 def _letters(dims: list[str]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Problem sets as TFDS datasets, without TensorFlow.
 
-They are written as array_record and read by index, so that `grain` can use them
-as a source. `tfds.load`, `as_dataset` and tfrecord files need TensorFlow and
-are not used.
+The files are array_record, which `grain` reads by index. `tfds.load`,
+`as_dataset` and tfrecord files need TensorFlow, so this module uses none of
+them.
 """
 
 import pathlib
@@ -26,7 +26,7 @@ except ImportError as error:
   ) from error
 
 VERSION = '1.0.0'
-# Text of each field, as it is stored in both layouts.
+# Text of each field, in UTF-8; both layouts store it so.
 Row = Mapping[str, bytes]
 
 
@@ -34,7 +34,7 @@ Row = Mapping[str, bytes]
 with registered.skip_registration():
 
   class _Problems(tfds.core.GeneratorBasedBuilder):
-    # `{id, problem, answer}`, in the order given; one config per set.
+    # Stores `{id, problem, answer}` in the order given; one config per set.
     name = 'problems'
     VERSION = tfds.core.Version(VERSION)
     # tfds would look for checksums of downloads beside this file.
@@ -70,8 +70,8 @@ with registered.skip_registration():
         yield index, problem._asdict()
 
   class _LocalGsm8k(gsm8k.Gsm8k):
-    # The official builder, but for where its files come from: it downloads
-    # four, two of which (the 'socratic' ones) are of no use here.
+    # The official builder downloads four files; this one reads the two that are
+    # given.
     name = 'gsm8k'
     url_infos = None
 
@@ -100,21 +100,23 @@ def prepare(
     out: folder of datasets.
 
   Returns:
-    `out`/problems/`name`/`VERSION`, the folder of the dataset. It is also what
-    `tfds.data_source('problems/NAME', data_dir=out)` finds.
+    `out`/problems/`name`/`VERSION`, the folder of the dataset.
+    `tfds.data_source('problems/NAME', data_dir=out)` finds it too.
 
   Raises:
-    ValueError: if a name is wrong, a split is empty, or it is there already.
+    ValueError: a name is not as above, a split is empty, or the folder exists.
   """
   for kind, text in (('name', name), *(('split', split) for split in splits)):
     if not re.fullmatch(r'[a-z][a-z0-9_]*', text):
       raise ValueError(
-        f'{kind} = {text!r}, must be lower-case letters, digits and '
-        'underscores, a letter first.'
+        f'{kind} = {text!r}: must be lower-case letters, digits and '
+        'underscores, a letter first'
       )
   empty = [split for split, problems in splits.items() if not problems]
   if empty or not splits:
-    raise ValueError(f'{name}: no problems to write in splits {empty}.')
+    raise ValueError(
+      f'empty splits = {empty}: must be none, of at least one split'
+    )
   config = tfds.core.BuilderConfig(name=name)
   return _write(
     _Problems(
@@ -131,7 +133,7 @@ def prepare_gsm8k(
   That builder orders rows by a hash and keeps no ids.
 
   Args:
-    files: the original JSON Lines, not packed, by split: 'train' and 'test'.
+    files: the original JSON Lines, unpacked, by split: 'train' and 'test'.
     out: folder of datasets.
 
   Returns:
@@ -139,11 +141,11 @@ def prepare_gsm8k(
     data_dir=out)` finds it too.
 
   Raises:
-    ValueError: if a file is missing, a line is broken, or it is there already.
+    ValueError: a file is missing, a line is broken, or the folder exists.
   """
   paths = {split: pathlib.Path(path) for split, path in files.items()}
   for split, path in paths.items():
-    # The official builder would fail with less said, or not at all.
+    # The official builder would name no line, or would not fail at all.
     problems_lib.read(path, source=split, allowed=frozenset())
   return _write(
     _LocalGsm8k(paths, data_dir=str(out), file_format='array_record')
@@ -151,31 +153,33 @@ def prepare_gsm8k(
 
 
 def source(folder: str | pathlib.Path, *, split: str) -> Sequence[Row]:
-  """Returns a dataset's rows, read by index, for `grain.MapDataset.source`.
+  """Returns the rows of a dataset, for `grain.MapDataset.source`.
 
   Args:
     folder: what `prepare` or `prepare_gsm8k` returned.
     split: such as 'train'.
 
   Raises:
-    ValueError: if it is no dataset in array_record files, or has no such split.
+    ValueError: the folder holds no dataset in array_record files, or no such
+      split.
   """
   folder = pathlib.Path(folder)
   if not (folder / 'dataset_info.json').is_file():
     raise ValueError(
-      f'{folder}: no dataset; make it with scripts/prepare_data.py.'
+      f'folder = {str(folder)!r}: must hold a dataset that '
+      'scripts/prepare_data.py made'
     )
   # tfds hides the signatures of its methods from type checkers.
   builder: Any = tfds.builder_from_directory(folder)
   file_format = builder.info.file_format
   if file_format != tfds.core.FileFormat.ARRAY_RECORD:
     raise ValueError(
-      f'{folder}: files are {file_format}, must be array_record, which alone '
-      'are read without TensorFlow.'
+      f'file_format = {file_format}: must be array_record in {folder}, because '
+      'the others need TensorFlow'
     )
   if split not in builder.info.splits:
     raise ValueError(
-      f'split = {split!r}, must be among {sorted(builder.info.splits)}.'
+      f'split = {split!r}: must be one of {sorted(builder.info.splits)}'
     )
   return builder.as_data_source(split=split)
 
@@ -185,11 +189,12 @@ def read(
 ) -> list[problems_lib.Problem]:
   """Returns the problems of a dataset, as text.
 
-  Rows of the official GSM8K have no ids; they get 'tfds-gsm8k-train-00000' and
-  so on, in the order of the dataset, which is not that of the original file.
+  Rows of the official GSM8K have no ids. They get 'tfds-gsm8k-train-00000' and
+  so on, in the order of the dataset, which is not the order of the original
+  file.
 
   Raises:
-    ValueError: as `source`; if its rows are of another layout.
+    ValueError: as `source`, or the rows have another layout.
   """
   result = []
   for index, row in enumerate(source(folder, split=split)):
@@ -206,8 +211,8 @@ def read(
       )
     else:
       raise ValueError(
-        f'{folder}: rows have the fields {sorted(text)}, must have '
-        'id, problem and answer, or those of gsm8k.'
+        f'fields = {sorted(text)}: must be id, problem and answer, or those of '
+        f'gsm8k, in {folder}'
       )
   return result
 
@@ -215,11 +220,11 @@ def read(
 def _write(builder: tfds.core.DatasetBuilder) -> pathlib.Path:
   folder = pathlib.Path(builder.data_dir)
   if folder.exists():
-    # tfds would keep what is there, whatever it was made from.
-    raise ValueError(f'{folder}: is there already; remove it to make it anew.')
+    # tfds would keep it, although it may hold something else.
+    raise ValueError(f'folder = {str(folder)!r}: must not exist')
   config = tfds.download.DownloadConfig(try_download_gcs=False)
   builder.download_and_prepare(
-    # Made even if nothing is downloaded, and removed with the folder.
+    # tfds makes this folder even if it downloads nothing.
     download_dir=folder.parent / 'downloads',
     download_config=config,
   )

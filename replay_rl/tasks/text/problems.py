@@ -1,4 +1,4 @@
-"""Problems with answers: reading, checking, and finding what two sets share."""
+"""Problems with answers: reads and checks them, and compares two sets."""
 
 import collections
 import gzip
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from replay_rl import constants
 from replay_rl.tasks import task
 
-# What `check` refuses or, if allowed to, drops.
+# Kinds of lines that `check` refuses or, if that is allowed, drops.
 KINDS = (
   'broken_line',
   'empty_problem',
@@ -21,19 +21,24 @@ KINDS = (
   'duplicate_id',
   'duplicate_problem',
 )
-# Line numbers that an error names of each kind.
+# An error names at most so many lines of a kind.
 _NUM_NAMED = 5
 
 # Spacing and sizes change how LaTeX looks, not what it says.
 _LATEX_SPACING = re.compile(
   r'\\!|\\(?:quad|qquad|left|right|[bB]igg?[lr]?)(?![a-zA-Z])'
 )
-# A run of letters and digits, or a sign that makes another formula.
+# A run of letters and digits, or a sign that changes a formula.
 _WORD = re.compile(r'[^\W_]+|[-+*/=<>^%!|]')
 
 
 class Problem(NamedTuple):
-  """A problem. id: unique in its set. answer: what a verifier compares with."""
+  """A problem.
+
+  id: unique in its set.
+  problem: the question, in LaTeX.
+  answer: the right answer, which a verifier compares with.
+  """
 
   id: str
   problem: str
@@ -41,12 +46,12 @@ class Problem(NamedTuple):
 
 
 class Report(NamedTuple):
-  """What `check` found.
+  """How many lines `check` kept, and which ones it did not.
 
   num_lines: lines read.
-  num_kept: problems among them that passed.
-  dropped: of each kind in `KINDS` that was met, the numbers of the lines, the
-    first being 1.
+  num_kept: problems kept.
+  dropped: the line numbers, from 1 on, by kind; kinds of `KINDS` without a line
+    are absent.
   reason: why the first broken line is broken; empty if none is.
   """
 
@@ -73,30 +78,30 @@ class Overlap(NamedTuple):
 def parse(line: str | bytes, *, default_id: str) -> Problem:
   """Returns the problem of a line of JSON, stripped of outer blanks.
 
-  Two forms are read: `{id, problem, answer}`, all strings, and that of GSM8K
-  (https://github.com/openai/grade-school-math), `{question, answer}`, where the
-  answer is what follows '####', without the commas in numbers.
+  The line has one of two forms: `{id, problem, answer}`, all strings, or the
+  form of GSM8K (https://github.com/openai/grade-school-math), `{question,
+  answer}`, where the answer follows '####'; the commas in it are removed.
 
   Args:
     line: text, or bytes in UTF-8.
-    default_id: for the form without one.
+    default_id: the id of a problem in the form of GSM8K.
 
   Raises:
-    ValueError: if it is of neither form.
+    ValueError: the line has neither form.
   """
   row = json.loads(line)
   if not isinstance(row, dict):
-    raise ValueError('not a JSON object')
+    raise ValueError(f'line = {line!r:.40}: must be a JSON object')
   is_gsm8k = 'question' in row and 'problem' not in row
   names = ('question', 'answer') if is_gsm8k else Problem._fields
   for name in names:
     if not isinstance(row.get(name), str):
-      raise ValueError(f'{name} = {row.get(name)!r}, must be a string')
-    row[name].encode()  # A surrogate on its own is no text.
+      raise ValueError(f'{name} = {row.get(name)!r}: must be a string')
+    row[name].encode()  # Raises ValueError for a single surrogate.
   if not is_gsm8k:
     return Problem(*(row[name].strip() for name in names))
   if row['answer'].count('####') != 1:
-    raise ValueError("answer must contain '####' once")
+    raise ValueError(f"answer = {row['answer']!r}: must contain '####' once")
   answer = row['answer'].split('####')[1].strip().replace(',', '')
   return Problem(default_id, row['question'].strip(), answer)
 
@@ -107,27 +112,27 @@ def check(
   source: str,
   allowed: frozenset[str],
 ) -> tuple[list[Problem], Report]:
-  """Returns the problems of lines of JSON, and what is wrong with the others.
+  """Returns the problems of lines of JSON, and a report on the other lines.
 
-  A line is broken, or its problem or answer is empty, or a line that was kept
-  has the same id, or the same problem up to blanks. It counts as the first of
-  these that applies.
+  A line is dropped if it is broken, if its problem or answer is empty, or if a
+  line that was kept has the same id, or the same problem up to blanks. The
+  report counts it under the first of these kinds that applies.
 
   Args:
     lines: see `parse`.
-    source: a name for errors, and for ids where a line has none:
-      'source-00000' for the first line.
-    allowed: the `KINDS` to drop; they are counted in the report.
+    source: names the lines in errors. Where a line has no id, it is part of the
+      id: 'source-00000' for the first line.
+    allowed: those of `KINDS` that may be dropped.
 
   Raises:
-    ValueError: if a kind that is not allowed is met, with counts and the first
-      line numbers; if nothing is left; or if `allowed` names no kind.
+    ValueError: a line is of a kind that is not allowed (the message has counts
+      and line numbers), nothing is left, or `allowed` names an unknown kind.
   """
   if unknown := allowed - set(KINDS):
     raise ValueError(
-      f'allowed = {sorted(unknown)}, must be among {", ".join(KINDS)}.'
+      f'allowed = {sorted(unknown)}: must be among {", ".join(KINDS)}'
     )
-  found = collections.defaultdict(list)
+  dropped = collections.defaultdict(list)
   kept, ids, texts = [], set(), set()
   reason = ''
   number = 0
@@ -135,18 +140,18 @@ def check(
     try:
       problem = parse(line, default_id=f'{source}-{number - 1:05d}')
     except ValueError as error:
-      found['broken_line'].append(number)
+      dropped['broken_line'].append(number)
       reason = reason or str(error)
       continue
     text = ' '.join(problem.problem.split())
     if not problem.problem:
-      found['empty_problem'].append(number)
+      dropped['empty_problem'].append(number)
     elif not problem.answer:
-      found['empty_answer'].append(number)
+      dropped['empty_answer'].append(number)
     elif problem.id in ids:
-      found['duplicate_id'].append(number)
+      dropped['duplicate_id'].append(number)
     elif text in texts:
-      found['duplicate_problem'].append(number)
+      dropped['duplicate_problem'].append(number)
     else:
       kept.append(problem)
       ids.add(problem.id)
@@ -154,21 +159,21 @@ def check(
   report = Report(
     num_lines=number,
     num_kept=len(kept),
-    dropped={kind: tuple(found[kind]) for kind in KINDS if kind in found},
+    dropped={kind: tuple(dropped[kind]) for kind in KINDS if kind in dropped},
     reason=reason,
   )
   if refused := [kind for kind in report.dropped if kind not in allowed]:
     raise ValueError(
-      f'{source}: {describe(report, refused)}. Correct these lines, or allow '
-      'what should be dropped.'
+      f'lines of {source} = {describe(report, refused)}: must be corrected, or '
+      'allowed to be dropped'
     )
   if not kept:
-    raise ValueError(f'{source}: no problems in {number} lines.')
+    raise ValueError(f'lines of {source} = {number}: must hold a problem')
   return kept, report
 
 
 def describe(report: Report, kinds: Iterable[str]) -> str:
-  """Returns the counts of some kinds and their first line numbers, as text."""
+  """Returns the count and the first line numbers of each kind, as text."""
   parts = []
   for kind in kinds:
     numbers = report.dropped[kind]
@@ -185,7 +190,7 @@ def read(
   """Returns `check` of a file of JSON Lines, plain or `.gz`.
 
   Raises:
-    ValueError: as `check` and `unpacked`.
+    ValueError: see `check` and `unpacked`.
   """
   content = unpacked(path)
   lines = content.removesuffix(b'\n').split(b'\n') if content else []
@@ -196,26 +201,28 @@ def unpacked(path: str | pathlib.Path) -> bytes:
   """Returns the content of a file, plain or `.gz`.
 
   Raises:
-    ValueError: if the file is not there, or is no gzip file.
+    ValueError: the file is missing, or a `.gz` file is damaged.
   """
   path = pathlib.Path(path)
   if not path.is_file():
-    raise ValueError(f'{path}: no such file.')
+    raise ValueError(f'path = {str(path)!r}: must be a file')
   content = path.read_bytes()
   if path.suffix != '.gz':
     return content
   try:
     return gzip.decompress(content)
   except (OSError, EOFError, zlib.error) as error:
-    raise ValueError(f'{path}: not a gzip file: {error}') from error
+    raise ValueError(
+      f'path = {str(path)!r}: must be a gzip file: {error}'
+    ) from error
 
 
 def words(text: str) -> tuple[str, ...]:
-  """Returns what is compared of a text: its words, in lower case.
+  """Returns the words of a text, in lower case, for comparison.
 
   A word is a run of letters and digits, or one of the signs + - * / = < > ^ % !
-  and |, which make another formula. Other punctuation, blanks, and LaTeX that
-  only spaces or sizes are dropped.
+  and |, which change a formula. Other punctuation, blanks, and LaTeX commands
+  of spacing or size are left out.
   """
   return tuple(_WORD.findall(_LATEX_SPACING.sub(' ', text).casefold()))
 
@@ -230,19 +237,18 @@ def overlap(
   """Returns the problems of a benchmark that also occur in a training set.
 
   A problem occurs exactly if all its `words` are the same, and nearly if the
-  two share a run of `num_words` words. So does GPT-3 look for contamination,
-  with 13 words and plain text: https://arxiv.org/abs/2005.14165, appendix C.
-  Of several matches the exact one is reported, else that of most shared runs,
-  else the first of the training set.
+  two share a run of `num_words` words. Brown et al., 'Language Models are
+  Few-Shot Learners', https://arxiv.org/abs/2005.14165, appendix C, compare runs
+  of 13 words of plain text. Of several matches the list has the exact one, else
+  the one of most shared runs, else the first in the training set.
 
   Args:
     train: the training set.
     benchmark: the problems to look for.
-    num_words: n of the n-grams. A shorter problem can only occur
-      exactly.
+    num_words: n of the n-grams. A shorter problem can only occur exactly.
 
   Returns:
-    At most one entry for each problem of the benchmark, in their order.
+    At most one entry for each problem of the benchmark, in its order.
 
   Raises:
     ValueError: `num_words` is outside its interval.
@@ -250,17 +256,17 @@ def overlap(
   exact = collections.defaultdict(list)
   by_gram = collections.defaultdict(list)
   for index, problem in enumerate(benchmark):
-    found = words(problem.problem)
-    exact[found].append(index)
-    for gram in _grams(found, num_words):
+    text = words(problem.problem)
+    exact[text].append(index)
+    for gram in _grams(text, num_words):
       by_gram[gram].append(index)
   best: dict[int, Overlap] = {}
   for problem in train:
-    found = words(problem.problem)
+    text = words(problem.problem)
     shared = collections.Counter()
-    for gram in _grams(found, num_words):
+    for gram in _grams(text, num_words):
       shared.update(by_gram.get(gram, ()))
-    same = exact.get(found, ()) if found else ()
+    same = exact.get(text, ()) if text else ()
     for index in {*shared, *same}:
       is_exact = index in same
       entry = Overlap(
@@ -278,5 +284,5 @@ def _rank(entry: Overlap) -> tuple[bool, int]:
   return entry.is_exact, entry.num_shared
 
 
-def _grams(found: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
-  return {found[i : i + n] for i in range(len(found) - n + 1)}
+def _grams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
+  return {text[i : i + n] for i in range(len(text) - n + 1)}

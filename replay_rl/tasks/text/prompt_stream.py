@@ -1,6 +1,6 @@
 """Prompts of text problems, as a pure function of the seed and the iteration.
 
-There is no iterator and no state beside the number of the iteration, which a
+There is no iterator, and the only state is the number of the iteration, which a
 checkpoint holds: a run that continues sees the prompts that it would have seen.
 """
 
@@ -22,20 +22,22 @@ from replay_rl.tasks.text import problems as problems_lib
 try:
   import grain
 except ImportError as error:
-  raise ImportError("Prompt streams need: pip install -e '.[math]'") from error
+  raise ImportError("grain is not installed: pip install -e '.[math]'") from (
+    error
+  )
 
-# Of the model card of Qwen3: https://huggingface.co/Qwen/Qwen3-8B
+# From the model card of Qwen3: https://huggingface.co/Qwen/Qwen3-8B
 BOXED = (
   '{problem}\nPlease reason step by step, and put your final answer within '
   '\\boxed{{}}.'
 )
-# The system message of Qwen2.5-Math; the user's is the bare `PROBLEM`:
+# The system message of Qwen2.5-Math, whose user message is `PROBLEM`:
 # https://huggingface.co/Qwen/Qwen2.5-Math-7B-Instruct
 BOXED_SYSTEM = (
   'Please reason step by step, and put your final answer within \\boxed{}.'
 )
 PROBLEM = '{problem}'
-# For GSM8K, whose own answers end so:
+# For GSM8K, whose answers have this form:
 # https://github.com/volcengine/verl, examples/data_preprocess/gsm8k.py
 GSM8K = (
   "{problem} Let's think step by step and output the final answer after "
@@ -49,8 +51,8 @@ QUESTION = 'Question: {problem}\nAnswer:'
 class Chat(NamedTuple):
   """How a prompt becomes messages.
 
-  system: the system message; None if there is none.
-  variables: further ones for `Tokenizer.chat`, such as `enable_thinking`.
+  system: the system message; None for none.
+  variables: further arguments of `Tokenizer.chat`, such as `enable_thinking`.
   """
 
   system: str | None
@@ -58,13 +60,13 @@ class Chat(NamedTuple):
 
 
 class Table(NamedTuple):
-  """All problems of a set as prompts, in order.
+  """The problems of a set as prompts, in order.
 
   tokens: `[N, L]` int32, right-padded.
   lengths: `[N]` int32, tokens of each prompt.
-  rows: `[N]` int32, the index of each in the problems that it was made of.
-  num_dropped: problems left out because their prompts are too long.
-  longest: tokens of the longest prompt, dropped ones included.
+  rows: `[N]` int32, the index of each prompt's problem in the set.
+  num_dropped: problems of the set that have no prompt here, as it is too long.
+  longest: tokens of the longest prompt of the set.
   """
 
   tokens: np.ndarray
@@ -82,30 +84,30 @@ def rows(
   iteration: Annotated[int, constants.NON_NEGATIVE],
   num_prompts: task.Size,
 ) -> np.ndarray:
-  """Returns which problems are asked in an iteration.
+  """Returns the problems of an iteration.
 
-  The problems are asked epoch after epoch, each once in an epoch, in an order
-  drawn anew from the seed and the epoch. Iterations take `num_prompts` after
-  another and may end one epoch and begin the next.
+  An epoch has each problem once, in an order that depends on the seed and the
+  epoch. Each iteration takes the next `num_prompts` problems, from two epochs
+  if one ends.
 
   Args:
     source_length: N, problems; at least 1.
-    seed: of the order.
+    seed: decides the order.
     iteration: counted from 0.
-    num_prompts: of an iteration.
+    num_prompts: P, problems of an iteration.
 
   Returns:
-    `[num_prompts]` int32, in `[0, N)`.
+    `[P]` int32, in `[0, N)`.
 
   Raises:
     ValueError: an argument is outside its interval.
   """
   if source_length < 1:
     raise ValueError(f'source_length = {source_length}: must be at least 1')
-  # `shuffle(seed=...)` would add the epoch to the seed: the second epoch of
-  # seed 0 would be the first of seed 1. `seed` hashes first.
-  # A set of a hundred problems takes about a millisecond a prompt, of thousands
-  # far less: grain walks a domain of fixed size.
+  # `seed` hashes. `shuffle(seed=...)` would add the epoch to the seed, so that
+  # the second epoch of seed 0 would be the first epoch of seed 1. grain takes
+  # about a millisecond a prompt for a set of a hundred problems, and far less
+  # for thousands, since it walks a domain of fixed size.
   order = grain.MapDataset.range(source_length).seed(seed).shuffle().repeat()
   start = iteration * num_prompts
   return np.array([order[start + i] for i in range(num_prompts)], np.int32)
@@ -123,8 +125,8 @@ def make(
 ) -> Table:
   """Returns problems as prompts, tokenized once.
 
-  Nothing is put before or after the template: a beginning-of-sequence token,
-  where a model wants one, is written in it, or comes with the chat template.
+  This function puts nothing before or after the template. If a model needs a
+  beginning-of-sequence token, the template or the chat template has it.
 
   Args:
     problems: at least one.
@@ -132,13 +134,13 @@ def make(
     template: a format string with the one field `{problem}`; other braces are
       doubled. See the constants of this module.
     max_prompt_tokens: L.
-    drop_long_prompts: leave out problems with longer prompts. They are counted
-      in the table.
-    chat: lay the prompt out as a user's message; None for text alone.
+    drop_long_prompts: leave out problems with longer prompts. The table counts
+      them.
+    chat: makes the prompt a message of the user; None for text alone.
 
   Raises:
-    ValueError: if the template is wrong, a prompt has no tokens, nothing is
-      left, or prompts are too long and may not be dropped.
+    ValueError: the template is not as above, a prompt has no tokens, no prompt
+      is left, or a prompt is too long and may not be dropped.
   """
   _check_template(template)
   prompts = []
@@ -148,20 +150,20 @@ def make(
       text = _as_messages(tokenizer, text, chat)
     prompts.append(tokenizer.encode(text))
     if not prompts[-1]:
-      raise ValueError(f'problem {problem.id!r}: its prompt has no tokens.')
+      raise ValueError(f'prompt of {problem.id!r} = []: must have a token')
   longest = max((len(prompt) for prompt in prompts), default=0)
   kept = [i for i, p in enumerate(prompts) if len(p) <= max_prompt_tokens]
   num_dropped = len(prompts) - len(kept)
   if num_dropped and not drop_long_prompts:
     raise ValueError(
-      f'max_prompt_tokens = {max_prompt_tokens}, but {num_dropped} of '
-      f'{len(prompts)} prompts are longer; the longest has {longest} tokens. '
-      'Raise the limit, or allow drop_long_prompts.'
+      f'max_prompt_tokens = {max_prompt_tokens}: must be at least {longest}, '
+      f'as {num_dropped} of {len(prompts)} prompts are longer, or '
+      'drop_long_prompts must be True'
     )
   if not kept:
     raise ValueError(
-      f'no prompts: of {len(prompts)} problems, {num_dropped} were dropped, '
-      f'being longer than max_prompt_tokens = {max_prompt_tokens}.'
+      f'max_prompt_tokens = {max_prompt_tokens}: must leave a prompt; of '
+      f'{len(prompts)} prompts, {num_dropped} are longer'
     )
   tokens = np.full((len(kept), max_prompt_tokens), tokenizer.pad_id, np.int32)
   for position, row in enumerate(kept):
@@ -179,15 +181,14 @@ def take(table: Table, positions: np.ndarray) -> base.Prompts:
   """Returns some prompts of a table.
 
   Args:
-    table: made by `make`.
-    positions: `[P]` int, in `[0, N)`, such as those of `rows`.
+    table: from `make`.
+    positions: `[P]` int, in `[0, N)`, such as from `rows`.
 
   Returns:
     Prompts of NumPy arrays. References are `[P]` int32, the index of each
-    problem in those that the table was made of; its answer is looked up there.
-    `prompt_id` is the same number.
+    problem in the set; so is `prompt_id`.
   """
-  # NumPy arrays, because they have yet to be placed on the devices.
+  # The caller places the arrays on devices.
   fields: base.PyTree = (
     table.tokens[positions],
     table.lengths[positions],
@@ -212,11 +213,13 @@ def _check_template(template: str) -> None:
   try:
     parsed = list(string.Formatter().parse(template))
   except ValueError as error:
-    raise ValueError(f'template = {template!r}: {error}') from error
+    raise ValueError(
+      f'template = {template!r}: must be a format string: {error}'
+    ) from error
   fields = [field for _, *field in parsed if field[0] is not None]
   if fields != [['problem', '', None]]:
-    found = [field[0] for field in fields]
+    names = [field[0] for field in fields]
     raise ValueError(
-      f'template = {template!r} has the fields {found}, must have the one '
-      'field {problem}, and double other braces.'
+      f'template = {template!r}: must have the one field {{problem}}, not '
+      f'{names}, and double other braces'
     )

@@ -1,6 +1,6 @@
-"""Terms of a reward, made from what the verifier and the sampler say.
+"""Terms of a reward, from the verdicts of the verifier and the sampler.
 
-Each takes, in this order:
+Each term takes, in this order:
 
   is_correct: `[B]` float32, 1 for a right answer, else 0.
   is_formatted: `[B]` float32, 1 for a response with a complete boxed answer,
@@ -8,7 +8,7 @@ Each takes, in this order:
   lengths: `[B]` int32, sampled tokens of each response.
   is_finished: `[B]` bool, True where the response ended with end-of-sequence.
 
-and returns `[B]` float32. So terms add, and constants are bound by name:
+and returns `[B]` float32. Terms add, and constants are bound by name:
 
   functools.partial(rewards.soft_overlong, max_length=1024, cache_length=256)
 """
@@ -70,17 +70,16 @@ def soft_overlong(
 ) -> base.Array:
   """Returns a penalty that grows from 0 to -1 over the last allowed tokens.
 
-  0 up to max_length - cache_length, then linear in the length, down to -1 at
-  max_length and beyond. Equation 13 of DAPO: An Open-Source LLM Reinforcement
-  Learning System at Scale, Yu et al., 2025, https://arxiv.org/abs/2503.14476
-  (there 20,480 and 4,096).
+  The penalty is 0 up to `max_length - cache_length` tokens, then linear in the
+  length, and -1 from `max_length` on. Yu et al., 'DAPO', 2025,
+  https://arxiv.org/abs/2503.14476, Eq. 13 (with 20,480 and 4,096).
 
   Args:
-    is_correct: see the module, as for the other arrays.
-    is_formatted: as above.
-    lengths: as above.
-    is_finished: as above.
-    max_length: tokens from which on the penalty is full.
+    is_correct: see the module.
+    is_formatted: see the module.
+    lengths: see the module.
+    is_finished: see the module.
+    max_length: tokens of the shortest response with the whole penalty.
     cache_length: tokens over which the penalty grows, at most `max_length`.
 
   Raises:
@@ -116,6 +115,6 @@ def truncation_penalty(
 
 
 def _check(*arrays: base.Array) -> None:
-  # A column instead of a row would broadcast, silently.
+  # A column would broadcast in silence.
   chex.assert_rank(arrays, 1)
   chex.assert_equal_shape(arrays)

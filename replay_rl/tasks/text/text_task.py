@@ -45,13 +45,13 @@ def make(
 
   Args:
     problems: folder of prepared problems.
-    split: of it, to learn from.
+    split: the split of `problems` to learn from.
     evaluation_problems: folder of problems to evaluate on; None for none.
-    evaluation_split: of that; None for none.
+    evaluation_split: the split of that folder; None for none.
     tokenizer: folder of the model's tokenizer.
     template: see `prompt_stream.make`.
     use_chat_template: make the prompt a message of the user.
-    system_message: goes before it; None for none.
+    system_message: the message before it; None for none.
     max_prompt_tokens: L.
     drop_long_prompts: leave out problems with longer prompts.
     max_new_tokens: R.
@@ -62,7 +62,7 @@ def make(
     max_answer_chars: see `verifier.Verifier`.
 
   Raises:
-    ValueError: an argument is outside its range, or files are missing.
+    ValueError: an argument is not as above, or files are missing.
   """
   if system_message is not None and not use_chat_template:
     raise ValueError(
@@ -87,7 +87,7 @@ def make(
   evaluated = []
   if evaluation_problems is not None and evaluation_split is not None:
     evaluated = datasets.read(evaluation_problems, split=evaluation_split)
-  # Rows of the problems to evaluate on come after those to learn from.
+  # The problems to evaluate on come after the problems to learn from.
   both = [*learned, *evaluated]
   table = as_prompts(learned)
   notes = [_describe('problems', learned, table)]
@@ -149,10 +149,10 @@ def judge(
   Args:
     responses: `[B, R]` int32, right-padded.
     lengths: `[B]` int32, tokens of each response.
-    is_finished: `[B]` bool, whether it ended with end-of-sequence.
-    references: `[B]` int32, rows of `problems`.
+    is_finished: `[B]` bool, True where the response ended with end-of-sequence.
+    references: `[B]` int32, indices in `problems`.
     tokenizer: of the model.
-    problems: hold the right answers.
+    problems: the problems, with the right answers.
     reward_fn: see `rewards`.
     verifier_fn: returns the verifier.
   """
@@ -200,7 +200,7 @@ def _first_prompts(
       f'num_prompts = {num_prompts}: must be at most the {len(table.rows)} '
       'problems to evaluate on'
     )
-  # In an order of their own, since sets are often sorted.
+  # A set is often sorted, so its first problems are not a fair sample.
   prompts = _prompts(table, 0, 0, num_prompts)
   return prompts._replace(
     prompt_id=prompts.prompt_id + np.uint32(first_row),
@@ -214,8 +214,8 @@ def _describe(
   table: prompt_stream.Table,
 ) -> str:
   return (
-    f'{name}: {len(problems)} problems, of which {table.num_dropped} are left '
-    f'out for their length; the longest prompt has {table.longest} tokens'
+    f'{name}: {len(problems)} problems, of which {table.num_dropped} are too '
+    f'long and left out; the longest prompt has {table.longest} tokens'
   )
 
 

@@ -21,7 +21,7 @@ from replay_rl.tasks.verify import worker
 
 MISSING = "math-verify is not installed: pip install -e '.[math]'"
 
-# Longer numbers and larger exponents are left to math-verify.
+# `compare` leaves longer numbers and larger exponents to math-verify.
 _MAX_NUMBER_CHARS = 1000
 _MAX_EXPONENT = 1000
 
@@ -43,7 +43,8 @@ _BRACKETED = re.compile(r'([(\[])([^()\[\]]*)([)\]])')
 _BASED = re.compile(r'(?P<digits>[0-9]+)_\{?(?P<base>[0-9]+)\}?')
 
 _DOLLAR = re.compile(r'(\\.)|\$', re.DOTALL)
-# Cosmetic in LaTeX. `\\` is matched so that it does not start a command.
+# Commands of spacing and size. `\\` is here so that it does not start a
+# command.
 _COSMETIC = re.compile(
   r'(?P<kept>\\\\)|\\[!,:; ]|~|\\(?:left|right)(?![a-zA-Z])'
   r'|\\[dt](?=frac(?![a-zA-Z]))'
@@ -57,32 +58,32 @@ _SPACE = re.compile(r'(?P<kept>(?<=[0-9a-zA-Z])\s+(?=[0-9a-zA-Z]))|\s+')
 def verify(answer: str, reference: str) -> bool:
   r"""Returns whether an answer equals the reference.
 
-  Takes as long, and as much memory, as math-verify does: without bound, for
-  text that is not trusted. Use a `Pool` for that.
+  math-verify may take any time and memory. Use a `pool.Pool` for text that is
+  not trusted.
 
   Args:
     answer: as `extraction.extract` returns it.
     reference: the right answer.
 
   Raises:
-    worker.UnreadableError: if the answer cannot be parsed.
-    ImportError: if math-verify is needed and not installed.
+    worker.UnreadableError: math-verify cannot parse the answer.
+    ImportError: math-verify is needed and not installed.
   """
   is_equal = compare(answer, reference)
   return verify_parsed(answer, reference) if is_equal is None else is_equal
 
 
 def verify_parsed(answer: str, reference: str) -> bool:
-  """Returns what math-verify alone says; otherwise as `verify`."""
+  """Returns what math-verify alone says; arguments and errors as `verify`."""
   try:
     import math_verify
   except ImportError as error:
     raise ImportError(MISSING) from error
   parsed = _parse(answer)
-  # What math-verify cannot parse it returns as text, alone.
+  # math-verify returns a text that it cannot parse as a string.
   if all(isinstance(value, str) for value in parsed):
     raise worker.UnreadableError
-  # The pool limits the time, by other means than signals.
+  # The pool limits the time. math-verify would use signals.
   return math_verify.verify(
     list(_parse_reference(reference)), parsed, timeout_seconds=None
   )
@@ -91,15 +92,15 @@ def verify_parsed(answer: str, reference: str) -> bool:
 def compare(answer: str, reference: str) -> bool | None:
   r"""Returns whether two answers are equal if that is cheap to tell, else None.
 
-  True for strings that differ only in spacing, in `\left` and `\right`, dollar
-  signs, `\dfrac` for `\frac`, a full stop at the end, or in the case of words
-  set as `\text{...}`. Otherwise integers (with or without thousands
-  separators), decimals, powers of ten and fractions are compared exactly; so
-  are numbers with a base (`52_8`), and tuples and intervals of all these,
-  element by element. A decimal that is not exactly a fraction may be one that
-  was rounded: None.
+  Strings are equal if they differ only in spacing, in `\left` and `\right`,
+  dollar signs, `\dfrac` for `\frac`, a full stop at the end, or in the case of
+  words in `\text{...}`. Otherwise this function compares integers (with or
+  without thousands separators), decimals, powers of ten and fractions exactly;
+  also numbers with a base (`52_8`), and tuples and intervals of all these,
+  element by element. It returns None for a decimal and a fraction that differ,
+  since the decimal may be rounded.
 
-  Takes time linear in the length.
+  The time is linear in the length.
 
   Args:
     answer: any text.
@@ -131,7 +132,7 @@ def compare(answer: str, reference: str) -> bool | None:
 
 
 def _compare_bracketed(first: re.Match, second: re.Match) -> bool | None:
-  # Tuples and intervals, which are slow to parse.
+  # math-verify is slow to parse tuples and intervals.
   if first[1] != second[1] or first[3] != second[3]:
     return None
   elements, others = first[2].split(','), second[2].split(',')
@@ -142,7 +143,7 @@ def _compare_bracketed(first: re.Match, second: re.Match) -> bool | None:
 
 
 class _Number(NamedTuple):
-  """A number, and whether it is written as a decimal or as a fraction."""
+  """A number, and whether its text is a decimal, not a fraction."""
 
   value: fractions.Fraction
   is_decimal: bool
@@ -150,7 +151,7 @@ class _Number(NamedTuple):
 
 def _clean(text: str) -> str:
   text = text.replace('\u2212', '-')
-  # Dollar signs only delimit; escaped they are money, which is dropped too.
+  # A dollar sign is a delimiter. An escaped one is a currency, dropped as well.
   text = _DOLLAR.sub(
     lambda match: '' if match[0] in ('$', r'\$') else match[0], text
   )
@@ -199,7 +200,7 @@ def _parse(text: str) -> list[Any]:
   import math_verify
 
   text = _clean(text)
-  # `1e5` would be read as a product with Euler's number.
+  # math-verify would read `1e5` as a product with Euler's number.
   if match := _DECIMAL.fullmatch(text):
     if match['e']:
       text = rf'{match["mantissa"]}\times 10^{{{match["e"]}}}'
@@ -213,7 +214,7 @@ def _parse(text: str) -> list[Any]:
   )
 
 
-# A reference is asked about by a whole group, one answer after the other.
+# The answers of a group have the same reference and follow each other.
 @functools.lru_cache(maxsize=128)
 def _parse_reference(reference: str) -> tuple[Any, ...]:
   return tuple(_parse(reference))

@@ -1,8 +1,9 @@
 r"""Finds the answer of a response: text in, text out, in linear time.
 
-The text is whatever a language model wrote, so nothing here may take long or
-fail, whatever it holds: every pattern below moves forward only (possessive
-quantifiers), and braces are matched in one pass.
+A language model wrote the text, so no text may make these functions fail or
+take
+long: the patterns only move forward (possessive quantifiers), and one pass
+matches the braces.
 """
 
 import re
@@ -13,7 +14,7 @@ NUMBER = 'number'
 
 # A backslash takes the next character with it, so that `\{` is no brace.
 _TOKEN = re.compile(r'\\(?:boxed|fbox)\s*+|\\.|[{}]', re.DOTALL)
-# Without braces TeX would box one character; people mean the number.
+# Without braces TeX boxes one character, but people mean the number.
 _UNBRACED = re.compile(r'[-+]?[0-9]++(?:[.,/][0-9]++)*+')
 
 _DIGITS = (
@@ -21,7 +22,7 @@ _DIGITS = (
   r'|[0-9]++(?:\.[0-9]++)?+|\.[0-9]++)'
 )
 _NUMBER = re.compile(
-  # A minus after an operand is an operator; digits after a letter are a name.
+  # A minus after an operand is an operator. Digits after a letter are a name.
   r'(?:(?<![0-9a-zA-Z)\]}])[-+\u2212])?+(?:'
   r'\\[dt]?frac\{[-+\u2212]?[0-9]++\}\{[0-9]++\}'
   rf'|(?<![0-9a-zA-Z_]){_DIGITS}(?:[eE][-+]?[0-9]++|/[0-9]++)?+'
@@ -30,18 +31,18 @@ _NUMBER = re.compile(
 
 
 def extract(response: str) -> tuple[str, str] | None:
-  r"""Returns the answer of a response and how it was marked.
+  r"""Returns the answer of a response, and the mark that it was found by.
 
-  The first of these that the response holds:
+  The first of these marks that the response has:
 
   * `'boxed'`: the content of the last complete `\boxed{...}` or `\fbox{...}`
-    that is not empty. Complete means that its braces are balanced; last means
-    opened last, so of nested boxes the inner one. `\boxed 5` counts, for
-    numbers only.
-  * `'hashed'`: what follows the last `####` on its line, if anything does.
+    that is not empty. A complete box has balanced braces. The last box is the
+    one that opens last, so the inner one of nested boxes. `\boxed 5` counts,
+    for numbers only.
+  * `'hashed'`: the rest of the line after the last `####`, if it is not blank.
   * `'number'`: the last number: an integer or decimal with an optional sign,
     thousands separators, an exponent, a denominator (`3/4`, `\frac{3}{4}`) or a
-    percent sign. Digits are 0 to 9; those of other scripts are text.
+    percent sign. Digits are 0 to 9; digits of other scripts are text.
 
   Args:
     response: any text, of any length.
@@ -71,7 +72,7 @@ def _last_box(text: str) -> str | None:
       open_braces.append(-1)
     elif token[0] == '}':
       start = open_braces.pop() if open_braces else -1
-      # Only a later box is sliced; those never overlap, so this stays linear.
+      # The slices never overlap, so that this takes linear time.
       if start > start_of_last:
         if content := text[start : token.start()].strip():
           last, start_of_last = content, start

@@ -1,11 +1,11 @@
 """Processes that judge answers, any of which may hang, crash or eat memory.
 
-A worker is a plain subprocess at the other end of a pipe. It is not forked,
-since the parent runs the threads of jax, nor started by `multiprocessing`,
-which would import the parent's main module, and jax with it, in each worker.
+A worker is a plain subprocess at the other end of a pipe. A fork would copy the
+threads of jax, and `multiprocessing` would import the main module of the
+parent, and jax with it, in each worker.
 
-A worker gets several answers in one message and replies after each. So when one
-dies, the answer to blame is known, and the rest goes to others.
+A worker gets several answers in one message and replies after each. When it
+dies, the pool knows which answer killed it, and gives the rest to others.
 """
 
 import collections
@@ -26,20 +26,21 @@ from replay_rl.tasks.verify import worker as worker_lib
 VerifyFn = Callable[[str, str], bool]  # (answer, reference) -> is correct
 
 _CHUNK = 16  # Answers in a message: enough to hide the pipe.
-# Processor time is limited, which no other load on the machine disturbs. An
-# answer that waits instead of computing is stopped after so many times more.
+# The limit counts processor time, which other programs do not disturb. An
+# answer that does not compute is stopped after so many times the limit by the
+# clock.
 _WALL_FACTOR = 10
-_START_SECONDS = 120  # By the clock, for a worker to import its modules.
+_START_SECONDS = 120  # By the clock, until a worker must be ready.
 _MAIN = 'from replay_rl.tasks.verify import worker; worker.main()'
 
 
 class Pool:
   """Judges pairs of answer and reference in processes of their own.
 
-  Verdicts do not depend on the number of workers, nor on what else was judged:
-  an answer whose worker crashes after others is tried again in a fresh one.
-  Used by one thread at a time. POSIX only; macOS does not enforce memory
-  limits.
+  Verdicts do not depend on the number of workers, nor on the other answers: if
+  a worker crashes that has judged others before, a new one tries the answer
+  again. One thread at a time may use a pool. POSIX only; macOS does not enforce
+  memory limits.
   """
 
   def __init__(
@@ -54,26 +55,32 @@ class Pool:
     """Starts the workers; they get ready while the caller goes on.
 
     Args:
-      verify_fn: a function of a module (it is pickled by name). May raise
-        `worker_lib.UnreadableError`.
-      warm_up: (answer, reference) that each worker judges first, unseen.
+      verify_fn: a function of a module, since it is pickled by name. It may
+        raise `worker.UnreadableError`.
+      warm_up: (answer, reference) that each worker judges first, without reply.
       num_workers: processes, at least 1.
-      answer_timeout: seconds of processor time for one answer, positive. One
-        that sleeps is stopped after ten times as long by the clock.
-      memory_limit: bytes of address space of a worker. Those that keep more
-        than half of it after an answer are replaced.
+      answer_timeout: seconds of processor time for one answer, positive. An
+        answer that sleeps is stopped after ten times as long by the clock.
+      memory_limit: bytes of address space of a worker, at least 1. A worker
+      that
+        uses more than half of it after an answer is replaced.
 
     Raises:
-      ValueError: if an argument is outside its range.
+      ValueError: an argument is not as above.
     """
-    if num_workers < 1:
-      raise ValueError(f'num_workers = {num_workers}, must be at least 1.')
-    if not 0 < answer_timeout < math.inf:
-      raise ValueError(
-        f'answer_timeout = {answer_timeout}, must be positive and finite.'
-      )
-    if memory_limit < 1:
-      raise ValueError(f'memory_limit = {memory_limit}, must be at least 1.')
+    # `constants.checked` would refuse a memory limit of 2^31 bytes.
+    for name, value, is_allowed, allowed in (
+      ('num_workers', num_workers, num_workers >= 1, '[1, inf)'),
+      (
+        'answer_timeout',
+        answer_timeout,
+        0 < answer_timeout < math.inf,
+        '(0, inf)',
+      ),
+      ('memory_limit', memory_limit, memory_limit >= 1, '[1, inf)'),
+    ):
+      if not is_allowed:
+        raise ValueError(f'{name} = {value}: must be in {allowed}')
     self._settings = worker_lib.Settings(
       verify_fn=pickle.dumps(verify_fn),
       warm_up=warm_up,
@@ -99,19 +106,18 @@ class Pool:
     """Returns the status of each (answer, reference), in their order.
 
     Args:
-      pairs: what to judge.
+      pairs: (answer, reference) each.
 
     Returns:
-      For each 'correct', 'wrong', 'unreadable', 'timeout' or 'crashed'; the
-      last for any other exception of the verify function, too.
+      'correct', 'wrong', 'unreadable', 'timeout' or 'crashed' for each pair.
+      'crashed' also stands for any other exception of the verify function.
 
     Raises:
-      ValueError: if the pool is closed.
-      RuntimeError: if a worker cannot start. The pool is closed then, as after
-        any exception.
+      ValueError: the pool is closed.
+      RuntimeError: a worker cannot start. Any exception closes the pool.
     """
     if not self._finalizer.alive:
-      raise ValueError('The pool is closed.')
+      raise ValueError('pool = closed: must be open')
     try:
       return self._run(pairs)
     except BaseException:
@@ -139,7 +145,7 @@ class Pool:
           index = worker.tasks.popleft()
           status = worker.cause_of_death()
           if status == worker_lib.CRASHED and worker.num_judged:
-            retry = index  # What came before may be to blame.
+            retry = index  # An earlier answer may be the cause.
           else:
             statuses[index] = status
             num_left -= 1
@@ -149,11 +155,11 @@ class Pool:
     return statuses
 
   def _chunk(self, num_pending: int) -> int:
-    # Small towards the end, so that the workers finish together.
+    # The last chunks are small, so that the workers finish together.
     return max(1, min(_CHUNK, num_pending // (2 * len(self._workers))))
 
   def _wait(self) -> list[tuple[int, '_Worker']]:
-    # With their places, the workers that replied, died or are overdue.
+    # Returns the workers that replied, died or are overdue, with their places.
     deadline = min(worker.deadline for worker in self._workers)
     seconds = deadline - time.monotonic()
     readable = connection.wait(
@@ -171,10 +177,10 @@ class Pool:
 class _Worker:
   """The parent's end of one process.
 
-  tasks: the pairs it was given and has not judged, first the one it is at.
-  retry: the pair that it has to judge first and alone, if any.
+  tasks: the pairs that it has and did not judge yet; it is at the first.
+  retry: the pair that it must judge first and alone; None if there is none.
   num_judged: replies so far.
-  deadline: when to give up on it, on the monotonic clock.
+  deadline: on the monotonic clock; the worker is overdue after it.
   """
 
   def __init__(self, settings: worker_lib.Settings, retry: int | None):
@@ -182,14 +188,14 @@ class _Worker:
     paths = [path or os.getcwd() for path in sys.path]
     with other:
       self.process = subprocess.Popen(
-        # -P: the paths of the parent and no other.
+        # -P: no paths other than those of the parent.
         [sys.executable, '-P', '-W', 'ignore', '-c', _MAIN]
         + [str(other.fileno())],
         pass_fds=[other.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # The order of sets, and so of terms, may depend on hashes.
+        # The order of sets, and so of terms, depends on hashes.
         env=os.environ
         | {'PYTHONPATH': os.pathsep.join(paths), 'PYTHONHASHSEED': '0'},
       )
@@ -211,7 +217,7 @@ class _Worker:
     pending: collections.deque[int],
     num_tasks: int,
   ) -> None:
-    """Sends what to retry, or else the first pairs that are pending."""
+    """Sends the pair to retry, or else the first of the pending pairs."""
     if self.retry is not None:
       tasks = [self.retry]
     else:
@@ -220,7 +226,7 @@ class _Worker:
       return
     try:
       self.pipe.send([pairs[index] for index in tasks])
-    except OSError:  # Died while it was idle; `receive` will see it.
+    except OSError:  # The worker died while it was idle; see `receive`.
       if self.retry is None:
         pending.extendleft(reversed(tasks))
       return
@@ -229,10 +235,10 @@ class _Worker:
     self.deadline = time.monotonic() + self._wall_seconds
 
   def receive(self) -> str | None:
-    """Returns its message, None if it has died or is overdue.
+    """Returns the worker's message; None if it died or is overdue.
 
     Raises:
-      RuntimeError: if it died or was overdue before it was ready.
+      RuntimeError: it died or was overdue before it was ready.
     """
     message = None
     try:
@@ -246,7 +252,7 @@ class _Worker:
       self.stop()
       reason = message or f'exit code {self.process.returncode}'
       raise RuntimeError(
-        f'A verifier worker could not start ({reason}). Is memory_limit enough?'
+        f'a verifier worker could not start ({reason}): is memory_limit enough?'
       )
     if message is not None:
       self.num_judged += self._is_ready
@@ -266,7 +272,7 @@ class _Worker:
     return worker_lib.TIMEOUT if is_timeout else worker_lib.CRASHED
 
   def stop(self) -> None:
-    """Kills the process if it has not ended by itself."""
+    """Kills the process if it still runs."""
     self.process.kill()
     self.process.wait()
     self.pipe.close()

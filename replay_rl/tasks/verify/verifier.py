@@ -27,19 +27,19 @@ STATUSES = (
   worker.UNREADABLE,
 )
 
-_STATUS_OF = {True: worker.CORRECT, False: worker.WRONG}
+_STATUS_OF = {True: worker.CORRECT, False: worker.WRONG, None: None}
 
 
 class AnswerVerdict(NamedTuple):
-  """What is held of one response.
+  """The verdict on one response.
 
-  is_correct: whether status is 'correct'.
-  answer: what the response gave as its answer; None if it gave none. Cut to
-    max_answer_chars if it is longer, and then unreadable.
-  kind: how the answer was marked, see `extraction.extract`; '' if it is None.
-  status: 'correct' or 'wrong'; 'no answer'; 'unreadable' if it is too long or
-    cannot be parsed; 'timeout'; 'crashed' if the process that judged it died or
-    ran out of memory.
+  is_correct: whether status is 'correct'. answer: the answer in the response;
+  None if it has none. A longer one is cut to
+    max_answer_chars, and unreadable.
+  kind: the mark of the answer, see `extraction.extract`; '' if there is none.
+  status: 'correct' or 'wrong'; 'no answer'; 'unreadable' if the answer is too
+    long or cannot be parsed; 'timeout'; 'crashed' if the process that judged it
+    died or ran out of memory.
   """
 
   is_correct: bool
@@ -51,9 +51,9 @@ class AnswerVerdict(NamedTuple):
 class Verifier:
   """Judges responses in processes of their own.
 
-  The same input gives the same verdicts, whatever the number of workers; only
-  an answer that takes about as long as the limit may differ. Used by one thread
-  at a time.
+  The same input gives the same verdicts with any number of workers, except for
+  an answer that takes about as long as the limit. One thread at a time may use
+  a verifier.
   """
 
   def __init__(
@@ -67,25 +67,25 @@ class Verifier:
     """Starts the workers; they get ready while the caller goes on.
 
     Args:
-      num_workers: processes, at least 1.
-      answer_timeout: seconds of processor time for one answer, positive.
-      memory_limit: bytes of address space of a worker; about 2^30 is ample.
+      num_workers: see `pool.Pool`; so are the next two.
+      answer_timeout: seconds.
+      memory_limit: bytes; about 2^30 is ample.
       max_answer_chars: longer answers are unreadable; at least 1.
 
     Raises:
-      ImportError: if math-verify is not installed.
-      ValueError: if an argument is outside its range.
+      ImportError: math-verify is not installed.
+      ValueError: an argument is not as above.
     """
     if max_answer_chars < 1:
       raise ValueError(
-        f'max_answer_chars = {max_answer_chars}, must be at least 1.'
+        f'max_answer_chars = {max_answer_chars}: must be in [1, inf)'
       )
     if importlib.util.find_spec('math_verify') is None:
       raise ImportError(equality.MISSING)
     self._max_answer_chars = max_answer_chars
     self._pool = pool.Pool(
       verify_fn=equality.verify,
-      # Builds the tables of the parser.
+      # This pair makes math-verify build the tables of its parser.
       warm_up=(r'\frac{x}{2}+\sqrt{3}', r'\sqrt{3}+\frac{1}{2}x'),
       num_workers=num_workers,
       answer_timeout=answer_timeout,
@@ -118,45 +118,42 @@ class Verifier:
       references: the right answer of each, without a box around it.
 
     Returns:
-      Verdicts. An answer that is given more than once to the same reference is
-      judged once.
+      Verdicts. The same answer to the same reference is judged once.
 
     Raises:
-      ValueError: if the lengths differ, if a reference is blank or longer than
-        max_answer_chars, or if the verifier is closed.
-      RuntimeError: if a worker cannot start.
+      ValueError: the numbers of responses and references differ, a reference is
+        blank or longer than max_answer_chars, or the verifier is closed.
+      RuntimeError: a worker cannot start.
     """
     if len(responses) != len(references):
       raise ValueError(
-        f'{len(responses)} responses with {len(references)} references, must '
-        'be as many.'
+        f'len(references) = {len(references)}: must be the number of '
+        f'responses, {len(responses)}'
       )
     limit = self._max_answer_chars
     for row, reference in enumerate(references):
       if not reference.strip() or len(reference) > limit:
         raise ValueError(
-          f'references[{row}] = {reference[:80]!r} has {len(reference)} '
-          f'characters, must not be blank and have at most max_answer_chars = '
-          f'{limit}.'
+          f'references[{row}] = {reference[:80]!r}: must not be blank, nor '
+          f'longer than max_answer_chars = {limit}; it has {len(reference)} '
+          'characters'
         )
     answers = [extraction.extract(response) for response in responses]
-    statuses = {}
-    for answer, reference in zip(answers, references, strict=True):
-      if answer is not None and len(answer[0]) <= limit:
-        statuses[answer[0], reference] = None
-    for pair in statuses:
-      is_correct = equality.compare(*pair)
-      if is_correct is not None:
-        statuses[pair] = _STATUS_OF[is_correct]
-    left = [pair for pair, status in statuses.items() if status is None]
-    statuses.update(zip(left, self._pool.run(left), strict=True))
+    pairs = {
+      (answer[0], reference): None
+      for answer, reference in zip(answers, references, strict=True)
+      if answer is not None and len(answer[0]) <= limit
+    }
+    statuses = {pair: _STATUS_OF[equality.compare(*pair)] for pair in pairs}
+    unsettled = [pair for pair, status in statuses.items() if status is None]
+    statuses |= zip(unsettled, self._pool.run(unsettled), strict=True)
 
     verdicts = []
-    for found, reference in zip(answers, references, strict=True):
-      if found is None:
+    for extracted, reference in zip(answers, references, strict=True):
+      if extracted is None:
         verdicts.append(AnswerVerdict(False, None, '', NO_ANSWER))
         continue
-      answer, kind = found
+      answer, kind = extracted
       status = statuses.get((answer, reference), worker.UNREADABLE)
       is_correct = status == worker.CORRECT
       verdicts.append(AnswerVerdict(is_correct, answer[:limit], kind, status))
@@ -164,6 +161,6 @@ class Verifier:
 
 
 def count(verdicts: Iterable[AnswerVerdict]) -> dict[str, int]:
-  """Returns how many verdicts there are of each status, zeros included."""
+  """Returns how many verdicts have each status, zeros included."""
   counts = collections.Counter(verdict.status for verdict in verdicts)
   return {status: counts[status] for status in STATUSES}

@@ -1,7 +1,7 @@
 """A process that judges answers for a `pool.Pool`.
 
-Run as `python -P -c 'import ...; main()' FD` with a pipe at that descriptor.
-Imports nothing heavy; what the verify function imports, it imports here.
+The pool runs `python -P -c 'import ...; main()' FD`, with a pipe at descriptor
+FD. This module imports nothing heavy; the verify function may.
 """
 
 import logging
@@ -13,19 +13,19 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import NamedTuple
 
-# Messages to the pool are short plain text, never pickles: what a worker has
-# parsed is not to be trusted. Either READY, or FAILED and why, or the status of
-# one answer.
+# Messages to the pool are READY, FAILED with a reason, or the status of one
+# answer. They are plain text, never pickles, as a worker that parsed an answer
+# cannot be trusted.
 READY = 'ready'
 FAILED = 'failed: '
-# The signals of the two timers, of processor time and of the clock.
+# The signals of two timers: processor time, and time by the clock.
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 # Statuses of one answer.
 CORRECT = 'correct'
 WRONG = 'wrong'
 UNREADABLE = 'unreadable'
 CRASHED = 'crashed'
-TIMEOUT = 'timeout'  # Said by the pool; a worker that takes too long is dead.
+TIMEOUT = 'timeout'  # From the pool: a worker that takes too long is dead.
 
 
 class UnreadableError(ValueError):
@@ -36,7 +36,7 @@ class Settings(NamedTuple):
   """The first message to a worker.
 
   verify_fn: pickled `(answer, reference) -> bool`.
-  warm_up: a pair to judge before the first, so that no answer pays for imports.
+  warm_up: a pair to judge first, so that no answer pays for imports.
   answer_timeout: seconds of processor time for an answer.
   wall_timeout: seconds by the clock for an answer.
   memory_limit: bytes of address space.
@@ -50,10 +50,10 @@ class Settings(NamedTuple):
 
 
 def main() -> None:
-  """Judges until the pipe is closed, which it is when the parent dies."""
-  # Ctrl-C reaches every process of a terminal; the parent decides.
+  """Judges until the pipe closes, as it does when the parent dies."""
+  # Ctrl-C reaches every process of a terminal. The parent decides what to do.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  # These kill the process, also while it runs C code, when its time is up.
+  # The default actions kill the process, even if it runs C code.
   for timer in TIMERS:
     signal.signal(timer, signal.SIG_DFL)
   logging.disable(logging.CRITICAL)
@@ -86,8 +86,8 @@ def _serve(pipe: connection.Connection) -> None:
       signal.setitimer(signal.ITIMER_PROF, 0)
       signal.setitimer(signal.ITIMER_REAL, 0)
       pipe.send_bytes(status.encode())
-      # Else what earlier answers left in memory could fail a later one. The
-      # pool sees the end, and gives what is left to another worker.
+      # Otherwise the memory that earlier answers use could fail a later one.
+      # The pool sees the end and gives the remaining answers to another worker.
       if _is_half_used(limit):
         return
 
@@ -100,17 +100,17 @@ def _judge(
   except UnreadableError:
     return UNREADABLE
   except MemoryError:
-    raise  # What is left of the process cannot be trusted.
+    raise  # The process cannot be trusted now.
   except Exception:
     return CRASHED
 
 
 def _is_half_used(limit: int) -> bool:
-  # The address space, which is what the limit counts. Never `ru_maxrss`: across
-  # fork and exec Linux hands down the peak of the parent, which holds a model.
+  # The limit counts address space. `ru_maxrss` would not do: on Linux a child
+  # inherits the peak of its parent, which holds a model.
   try:
     with open('/proc/self/statm') as statm:
       num_pages = int(statm.read().split()[0])
-  except FileNotFoundError:  # macOS, which does not enforce the limit either.
+  except FileNotFoundError:  # macOS, where the limit has no effect either.
     return False
   return num_pages * resource.getpagesize() > limit / 2

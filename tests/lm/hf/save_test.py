@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import architecture
@@ -167,7 +166,9 @@ class SaveTest(parameterized.TestCase):
   def test_tokenizer_files_are_copied(self):
     source = self.parent / 'tokenizer'
     source.mkdir()
-    with self.assertRaisesRegex(ValueError, "tokenizer' holds none of"):
+    with self.assertRaisesRegex(
+      ValueError, "tokenizer_folder = .*tokenizer': must have"
+    ):
       _save(self.folder, tokenizer_folder=source)
     for name in ('tokenizer.json', 'merges.txt', 'chat_template.jinja'):
       (source / name).write_text(name)
@@ -189,7 +190,9 @@ class SaveTest(parameterized.TestCase):
 
   def test_nothing_is_overwritten(self):
     self.folder.mkdir()
-    with self.assertRaisesRegex(ValueError, 'model exists already'):
+    with self.assertRaisesRegex(
+      ValueError, "folder = .*model': must not exist"
+    ):
       _save(self.folder)
     self.assertEmpty(list(self.folder.iterdir()))
 
@@ -202,7 +205,7 @@ class SaveTest(parameterized.TestCase):
 
     with (
       mock.patch.object(hf_files, 'write', slow),
-      self.assertRaisesRegex(ValueError, 'was made by someone else meanwhile'),
+      self.assertRaisesRegex(ValueError, 'must not appear meanwhile'),
     ):
       _save(self.folder)
     self.assertEqual(list(self.parent.iterdir()), [self.folder])
@@ -233,10 +236,13 @@ class SaveTest(parameterized.TestCase):
     self.assertEqual(self.folder.stat().st_mode & 0o777, 0o755)
 
   @parameterized.parameters(
-    ({'dtype': 'float16'}, "dtype='float16' must be float32 or bfloat16"),
-    ({'max_file_bytes': 1000}, '=1000 must be at least 1296, for model.layers'),
-    ({'eos_ids': (18,)}, r'eos_ids=\(18,\) must be in'),
-    ({'max_position_embeddings': 15}, '=15 must be at least max_context=16'),
+    ({'dtype': 'float16'}, "dtype = 'float16': must be float32 or bfloat16"),
+    ({'max_file_bytes': 1000}, '= 1000: must be at least 1296 for model.l'),
+    ({'eos_ids': (18,)}, r'eos_ids = \(18,\): must be in'),
+    (
+      {'max_position_embeddings': 15},
+      ' = 15: must be at least max_context = 16',
+    ),
   )
   def test_a_wrong_argument_is_named(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -261,14 +267,10 @@ class SaveTest(parameterized.TestCase):
     self.assertEqual(
       str(caught.exception).split('\n  '),
       [
-        'params cannot be saved:',
+        'params: must be those of the architecture:',
         'embedding is float32 [17, 12], wanted float32 [18, 12]',
         'final_norm is in part on other hosts',
         'layers.down is bfloat16 [3, 10, 12], wanted float32 [3, 10, 12]',
       ],
     )
     self.assertEmpty(list(self.parent.iterdir()))
-
-
-if __name__ == '__main__':
-  absltest.main()

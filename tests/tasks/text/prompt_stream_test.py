@@ -4,13 +4,11 @@ import sys
 from unittest import mock
 
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import tokenizer
 from replay_rl.tasks.text import problems as problems_lib
 from replay_rl.tasks.text import prompt_stream
-from tests import shared_data
 from tests import tiny_tokenizer
 
 PROBLEMS = (
@@ -67,14 +65,6 @@ class RowsTest(parameterized.TestCase):
     whole = stream(10, 30, [0])
     cut = stream(10, num_prompts, range(30 // num_prompts))
     np.testing.assert_array_equal(cut, whole)
-
-  def test_orders_of_epochs_and_seeds_all_differ(self):
-    orders = {
-      tuple(rows(99, seed=seed, iteration=epoch))
-      for seed in range(4)
-      for epoch in range(5)
-    }
-    self.assertLen(orders, 20)
 
   def test_orders_of_epochs_and_seeds_are_unrelated(self):
     orders = [rows(300, seed=s, iteration=i) for s in (0, 1) for i in (0, 1)]
@@ -161,8 +151,8 @@ class MakeTest(parameterized.TestCase):
     self.assertGreater(lengths[1], lengths[2])
     with self.assertRaisesRegex(
       ValueError,
-      f'max_prompt_tokens = {lengths[2]}, but 1 of 3 prompts are longer; the '
-      f'longest has {lengths[1]} tokens',
+      f'max_prompt_tokens = {lengths[2]}: must be at least {lengths[1]}, as '
+      '1 of 3 prompts are longer',
     ):
       self.make(max_prompt_tokens=lengths[2])
     table = self.make(max_prompt_tokens=lengths[2], drop_long_prompts=True)
@@ -192,7 +182,7 @@ class MakeTest(parameterized.TestCase):
       np.testing.assert_array_equal(array, np.array([0, 2])[positions])
 
   @parameterized.parameters(
-    ('no field', r'has the fields \[\]'),
+    ('no field', r'field {problem}, not \[\]'),
     ('{problem} {answer}', r"\['problem', 'answer'\]"),
     ('{problem}{problem}', r"\['problem', 'problem'\]"),
     ('{question}', r"\['question'\]"),
@@ -208,14 +198,18 @@ class MakeTest(parameterized.TestCase):
       self.make(template)
 
   def test_nothing_to_ask_is_refused(self):
-    with self.assertRaisesRegex(ValueError, 'no prompts: of 0 problems, 0'):
+    with self.assertRaisesRegex(
+      ValueError, 'must leave a prompt; of 0 prompts, 0'
+    ):
       self.make(problems=[])
-    with self.assertRaisesRegex(ValueError, 'no prompts: of 3 problems, 3'):
+    with self.assertRaisesRegex(
+      ValueError, 'must leave a prompt; of 3 prompts, 3'
+    ):
       self.make(
         '{problem} and more', max_prompt_tokens=1, drop_long_prompts=True
       )
     empty = problems_lib.Problem('e', '', '1')
-    with self.assertRaisesRegex(ValueError, "'e': its prompt has no tokens"):
+    with self.assertRaisesRegex(ValueError, r"prompt of 'e' = \[\]: must"):
       self.make(problems=[empty])
 
   @parameterized.parameters(
@@ -228,19 +222,3 @@ class MakeTest(parameterized.TestCase):
     text = self.text(self.make(template, max_prompt_tokens=200), 0)
     self.assertEndsWith(text, end)
     self.assertIn('x', text)
-
-
-@absltest.skipIf(shared_data.folder() is None, shared_data.ABSENT)
-class RealProblemsTest(parameterized.TestCase):
-  def test_all_of_gsm8k_is_asked_in_an_epoch(self):
-    problems, _ = problems_lib.read(
-      shared_data.folder() / 'train/gsm8k_train.jsonl',
-      source='train',
-      allowed=frozenset(),
-    )
-    found = stream(len(problems), 64, range(117))[: len(problems)]
-    self.assertLen(set(found.tolist()), 7473)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -145,7 +145,7 @@ class PoolTest(parameterized.TestCase):
     pool = self.pool(**settings)
     with self.assertRaisesRegex(RuntimeError, rf'start \(.*{reason}.*memory_l'):
       pool.run([('1', '1')])
-    with self.assertRaisesRegex(ValueError, 'The pool is closed'):
+    with self.assertRaisesRegex(ValueError, 'pool = closed: must'):
       pool.run([('1', '1')])
 
   @parameterized.parameters(
@@ -157,7 +157,7 @@ class PoolTest(parameterized.TestCase):
   )
   def test_a_setting_outside_its_range_raises(self, **settings):
     ((name, value),) = settings.items()
-    with self.assertRaisesRegex(ValueError, f'{name} = {value}, must be'):
+    with self.assertRaisesRegex(ValueError, f'{name} = {value}: must be in'):
       make(**settings)
 
 

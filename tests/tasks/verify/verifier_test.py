@@ -191,22 +191,22 @@ class VerifierTest(parameterized.TestCase):
         ],
       )
       with self.assertRaisesRegex(
-        ValueError, r"references\[1\] = '123456' has 6"
+        ValueError, r"references\[1\] = '123456': must"
       ):
         short.judge(['1', '1'], ['1', '123456'])
 
   def test_wrong_input_raises(self):
-    with self.assertRaisesRegex(ValueError, '2 responses with 1 references'):
+    with self.assertRaisesRegex(ValueError, r'len\(references\) = 1: must'):
       self.verifier.judge(['1', '2'], ['1'])
-    with self.assertRaisesRegex(ValueError, r"references\[1\] = ' ' has 1"):
+    with self.assertRaisesRegex(ValueError, r"references\[1\] = ' ': must"):
       self.verifier.judge(['1', '2'], ['1', ' '])
-    with self.assertRaisesRegex(ValueError, 'max_answer_chars = 0, must'):
+    with self.assertRaisesRegex(ValueError, 'max_answer_chars = 0: must'):
       make(max_answer_chars=0)
 
   def test_a_closed_pool_raises(self):
     with make(num_workers=1) as closed:
       pass
-    with self.assertRaisesRegex(ValueError, 'The pool is closed'):
+    with self.assertRaisesRegex(ValueError, 'pool = closed'):
       closed.judge(['1'], ['1'])
 
   def test_without_math_verify_the_error_names_the_extra(self):

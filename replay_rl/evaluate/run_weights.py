@@ -1,4 +1,4 @@
-"""The models to evaluate: of a Hugging Face folder, or of a run."""
+"""Reads the model of a run: its configuration, and weights of a checkpoint."""
 
 import json
 import pathlib
@@ -18,14 +18,14 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import workdir as workdir_lib
 
 
-class Run(NamedTuple):
-  """What the folder of a run says of it.
+class TrainedRun(NamedTuple):
+  """What the config of a run says about its model.
 
   folder: of the run.
   model: shape of the model.
   text: its problems, prompts and verifier.
-  seeds: trained side by side.
-  mesh: sizes of the axes of its devices.
+  seeds: those trained side by side.
+  mesh: axis -> devices along it.
   """
 
   folder: pathlib.Path
@@ -35,7 +35,7 @@ class Run(NamedTuple):
   mesh: dict[str, int]
 
 
-def read_run(folder: pathlib.Path) -> Run:
+def read_run(folder: pathlib.Path) -> TrainedRun:
   """Reads the configuration of a run.
 
   Raises:
@@ -47,8 +47,10 @@ def read_run(folder: pathlib.Path) -> Run:
     config = json.loads(path.read_text(encoding='utf-8'))['config']
     text = config['text']
     if text is None:
-      raise ValueError(f'the run is of the task {config["task"]}, not of text')
-    return Run(
+      raise ValueError(
+        f'task = {config["task"]!r}: must be {config_lib.TEXT_TASK!r}'
+      )
+    return TrainedRun(
       folder=folder,
       model=config_lib.Model(**config['model']),
       text=config_lib.Text(**text),
@@ -57,7 +59,8 @@ def read_run(folder: pathlib.Path) -> Run:
     )
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
-      f'workdir: {path} is not the config of a run in text: {error!r}'
+      f'workdir = {str(folder)!r}: must hold the config of a run in text: '
+      f'{error!r}'
     ) from error
 
 
@@ -99,12 +102,12 @@ def pick_step(folder: pathlib.Path, step: int | None) -> int:
     steps = sorted(manager.all_steps())
   if not steps or step not in (None, *steps):
     raise ValueError(
-      f'step = {step}: {folder / "checkpoints"} holds the steps {steps}.'
+      f'step = {step}: must be one of {steps}, the checkpoints of {folder}'
     )
   return steps[-1] if step is None else step
 
 
-def pick_seed(run: Run, seed: int | None) -> int:
+def pick_seed(run: TrainedRun, seed: int | None) -> int:
   """Returns which seed of a run to evaluate.
 
   Raises:
@@ -114,14 +117,14 @@ def pick_seed(run: Run, seed: int | None) -> int:
     return run.seeds[0]
   if seed not in run.seeds:
     raise ValueError(
-      f'seed = {seed}: {run.folder} has trained the seeds {list(run.seeds)}; '
-      'name one of them.'
+      f'seed = {seed}: must be one of {list(run.seeds)}, the seeds of '
+      f'{run.folder}'
     )
   return seed
 
 
 def restore(
-  run: Run,
+  run: TrainedRun,
   config: architecture.TransformerConfig,
   *,
   step: int,
@@ -130,15 +133,15 @@ def restore(
 ) -> base.PyTree:
   """Returns the weights of one seed at a checkpoint of a run.
 
-  Reads the weights alone, without buffer and optimizer. The host has those of
-  all seeds in memory for a moment.
+  Reads neither the buffer nor the optimizer. The host holds the weights of all
+  seeds for a moment.
 
   Args:
-    run: of which.
-    config: architecture.
+    run: the run.
+    config: architecture of its model.
     step: of the checkpoint.
-    seed: which of those trained side by side.
-    shardings: for each weight, as `placement.of_params` gives.
+    seed: one of `run.seeds`.
+    shardings: of each weight, as `placement.of_params` returns them.
 
   Raises:
     ValueError: if the checkpoint is damaged, or of another architecture.
@@ -172,13 +175,14 @@ def restore(
         ),
       )
   except Exception as error:  # Orbax and TensorStore raise many kinds.
-    raise ValueError(f'{where} cannot be read: {error}') from error
+    raise ValueError(f'{where}: must be a checkpoint: {error}') from error
   params = restored['run']['learner']['params']
   _check(params, item['learner']['params'], restored['checksums'], where)
-  found = restored['run']['seed'].tolist()
-  if found != list(run.seeds):
+  seeds = restored['run']['seed'].tolist()
+  if seeds != list(run.seeds):
     raise ValueError(
-      f'{where} holds the seeds {found}, the config says {list(run.seeds)}.'
+      f'seeds of {where} = {seeds}: must be those of the config, '
+      f'{list(run.seeds)}'
     )
   return jax.tree.map(
     lambda leaf, sharding: jax.device_put(leaf[row], sharding),
@@ -194,10 +198,12 @@ def fingerprint(params: base.PyTree) -> str:
 
 
 def _open(folder: pathlib.Path) -> ocp.CheckpointManager:
-  """Opens the checkpoints of a run, which may go on meanwhile."""
+  """Opens the checkpoints of a run, which may still be training."""
   path = (folder / 'checkpoints').resolve()
   if not path.is_dir():
-    raise ValueError(f'workdir: {path} is not there: the run has no checkpoint')
+    raise ValueError(
+      f'workdir = {str(folder)!r}: must hold a run with checkpoints'
+    )
   return ocp.CheckpointManager(
     path, options=ocp.CheckpointManagerOptions(read_only=True)
   )
@@ -213,12 +219,12 @@ def _check(
   leaves, _ = jax.tree_util.tree_flatten_with_path(params)
   problems = []
   for (path, leaf), like in zip(leaves, jax.tree.leaves(wanted), strict=True):
-    # As `checkpoint.save` names them: the run is a NamedTuple.
+    # `checkpoint.save` names the fields of a NamedTuple with a dot.
     name = f'.learner.params{jax.tree_util.keystr(path)}'
     if leaf.shape != like.shape:
-      problems.append(f'{name} has shape {leaf.shape}, wanted {like.shape}')
-    # Leaf by leaf: one device need not have room for all.
+      problems.append(f'shape of {name} = {leaf.shape}: must be {like.shape}')
+    # Leaf by leaf, since one device may lack room for all.
     elif checkpoint.checksums([leaf]) != {'[0]': checksums.get(name)}:
       problems.append(f'{name} has another checksum: the file is damaged')
   if problems:
-    raise ValueError('\n  '.join([f'{where} cannot be used:', *problems]))
+    raise ValueError('\n  '.join([f'{where}:', *problems]))

@@ -1,9 +1,9 @@
 """Samples a language model on benchmarks of problems, batch by batch.
 
-The samples of a benchmark are rows: n to each problem, in order. Batches take
-`batch_size` rows after another, and each is appended to a file once it has been
-judged. What a batch holds depends on its number alone, so that a process which
-continues the file writes what the one before would have written.
+The samples of a benchmark are rows: n to each problem, in order. A batch is the
+next `batch_size` rows; it is appended to a file once it has been judged. What a
+batch holds depends on its number alone. So a process that continues the file
+writes what the process before it would have written.
 """
 
 import json
@@ -26,13 +26,15 @@ from replay_rl.tasks.verify import verifier
 from replay_rl.tasks.verify import worker
 
 # (prompts [B], batch number) -> responses [B, R], lengths [B], is_finished [B]
-GenerateFn = Callable[
+SampleBatchFn = Callable[
   [base.Prompts, int], tuple[base.Array, base.Array, base.Array]
 ]
 # (responses, references) -> verdicts
-JudgeFn = Callable[[Sequence[str], Sequence[str]], list[verifier.AnswerVerdict]]
-# (rows judged, tokens generated) of a batch
-ReportFn = Callable[[int, int], None]
+JudgeTextsFn = Callable[
+  [Sequence[str], Sequence[str]], list[verifier.AnswerVerdict]
+]
+# (rows, generated tokens) of a batch that is done -> nothing
+ProgressFn = Callable[[int, int], None]
 
 
 class Benchmark(NamedTuple):
@@ -59,9 +61,7 @@ def load(
       dataset of that name with a split 'test', see `tasks.builders`.
     name: of the benchmark.
     tokenizer: of the model.
-    template: see `prompt_stream.make`; also the two below.
-    chat: how the prompt becomes messages; None for text alone.
-    max_prompt_tokens: prompts are padded to it.
+    template, chat, max_prompt_tokens: see `prompt_stream.make`.
 
   Raises:
     ValueError: if there is no such benchmark, a line of it is broken, or a
@@ -83,11 +83,11 @@ def load(
 
 
 def fingerprints(benchmark: Benchmark) -> dict[str, Any]:
-  """Returns what tells another version of a benchmark from this one.
+  """Returns JSON values in which versions of a benchmark differ.
 
   Returns:
     'num_problems'; 'problems', a checksum of ids, problems and answers;
-    'prompts', one of the tokens that the model reads.
+    'prompts', a checksum of the tokens that the model reads.
   """
   text = json.dumps(benchmark.problems).encode()
   table = benchmark.table
@@ -110,9 +110,9 @@ def sample(
   num_samples: int,
   batch_size: int,
   tokenizer: tokenizer_lib.Tokenizer,
-  generate_fn: GenerateFn,
-  judge_fn: JudgeFn,
-  report_fn: ReportFn,
+  generate_fn: SampleBatchFn,
+  judge_fn: JudgeTextsFn,
+  report_fn: ProgressFn,
 ) -> None:
   """Samples and judges what the file does not hold yet.
 
@@ -120,15 +120,15 @@ def sample(
 
   Args:
     benchmark: the problems.
-    path: of the file; created if it is not there. What follows its last whole
-      batch is cut off.
+    path: of the file; created if it is not there, else cut after its last
+      whole batch.
     num_samples: n, per problem.
     batch_size: B, rows generated together. The last batch is filled up with
       rows that are not judged nor written.
     tokenizer: of the model.
     generate_fn: samples a batch; a pure function, run asynchronously.
     judge_fn: judges the text of responses.
-    report_fn: told of each batch, first of all those in the file together.
+    report_fn: called with the batches in the file, then with each new one.
 
   Raises:
     ValueError: if the file holds samples of another evaluation.
@@ -144,7 +144,7 @@ def sample(
       lines = _lines(
         benchmark, places, batch, jax.device_get(generated), tokenizer, judge_fn
       )
-      # One write, so that the batch is whole but for a crash of the system.
+      # One write: only a crash of the system can tear a batch.
       file.write(''.join(json.dumps(line) + '\n' for line in lines).encode())
       file.flush()
       report_fn(len(lines), sum(line['length'] for line in lines))
@@ -175,7 +175,9 @@ def outcomes(
   num_rows = len(benchmark.problems) * num_samples
   lines, _ = _read(benchmark, path, num_samples, 1)
   if len(lines) != num_rows:
-    raise ValueError(f'{path}: has {len(lines)} of {num_rows} samples.')
+    raise ValueError(
+      f'samples of {path} = {len(lines)}: must be all {num_rows}'
+    )
 
   def column(name):
     values = [line[name] for line in lines]
@@ -199,7 +201,7 @@ def _problems(data_dir: pathlib.Path, name: str) -> list[problems_lib.Problem]:
   if path.is_file():
     problems, _ = problems_lib.read(path, source=name, allowed=frozenset())
     return problems
-  # The folder of a dataset itself, of an official one, of one of ours.
+  # The folder is a dataset, or one of TFDS, or one of prepare_data.py.
   for pattern in (name, f'{name}/*', f'problems/{name}/*'):
     for info in sorted(data_dir.glob(f'{pattern}/dataset_info.json')):
       from replay_rl.tasks.text import datasets
@@ -207,10 +209,10 @@ def _problems(data_dir: pathlib.Path, name: str) -> list[problems_lib.Problem]:
       return datasets.read(info.parent, split=_SPLIT)
   there = sorted(file.stem for file in data_dir.glob('*.jsonl'))
   raise ValueError(
-    f'benchmarks: {name!r} is not in {data_dir}, which has {there}. Put its '
+    f'benchmarks = {name!r}: must be among {there} of {data_dir}; put its '
     f'problems into {path}, each line an object with the strings id, problem '
-    f'and answer; or make a dataset of that name, split {_SPLIT!r}, with '
-    f'scripts/prepare_data.py.'
+    f'and answer, or make a dataset of that name, split {_SPLIT!r}, with '
+    'scripts/prepare_data.py'
   )
 
 
@@ -220,18 +222,18 @@ def _lines(
   batch: int,
   generated: tuple[np.ndarray, np.ndarray, np.ndarray],
   tokenizer: tokenizer_lib.Tokenizer,
-  judge_fn: JudgeFn,
+  judge_fn: JudgeTextsFn,
 ) -> list[dict[str, Any]]:
   """Returns a line for each place: the index of a problem, and which of n.
 
-  Rows of the batch beyond the places only fill it.
+  The rows of the batch beyond the places only fill it.
   """
+  responses, lengths, is_finished = generated
   texts = []
   for row in range(len(places)):
-    responses, lengths, is_finished = (field[row] for field in generated)
     # Without the token that ends it, special or not.
-    response = responses[: int(lengths) - int(is_finished)]
-    texts.append(tokenizer.decode(response, skip_special=True))
+    end = int(lengths[row]) - int(is_finished[row])
+    texts.append(tokenizer.decode(responses[row, :end], skip_special=True))
   problems = [benchmark.problems[index] for index, _ in places]
   verdicts = judge_fn(texts, [problem.answer for problem in problems])
   return [
@@ -243,8 +245,8 @@ def _lines(
       'answer': verdicts[row].answer,
       'reference': problems[row].answer,
       'prompt_tokens': int(benchmark.table.lengths[index]),
-      'length': int(generated[1][row]),
-      'is_finished': bool(generated[2][row]),
+      'length': int(lengths[row]),
+      'is_finished': bool(is_finished[row]),
       'response': texts[row],
     }
     for row, (index, which) in enumerate(places)
@@ -259,7 +261,7 @@ def _read(
 ) -> tuple[list[dict[str, Any]], int]:
   """Returns the lines of the whole batches at the start, and their bytes.
 
-  Whatever follows a line that is torn or damaged counts as not there.
+  Ignores a line that is torn or damaged and all lines after it.
   """
   lines, ends = [], [0]
   num_rows = len(benchmark.problems) * num_samples
@@ -269,13 +271,12 @@ def _read(
         line = _parse(raw)
         if line is None:
           break
-        found = (line['problem'], line['sample'])
+        place = (line['problem'], line['sample'])
         index, which = divmod(number, num_samples)
-        if number >= num_rows or found != (benchmark.problems[index].id, which):
+        if number >= num_rows or place != (benchmark.problems[index].id, which):
           raise ValueError(
-            f'{path}: line {number + 1} is sample {found[1]} of problem '
-            f'{found[0]!r}, which is not in its place; the file is of another '
-            'evaluation.'
+            f'{path}:{number + 1}: sample {place[1]} of problem {place[0]!r}: '
+            'must not be in this place; the file is of another evaluation'
           )
         lines.append(line)
         ends.append(ends[-1] + len(raw))

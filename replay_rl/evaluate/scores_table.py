@@ -18,10 +18,10 @@ def tables(results: Mapping[str, Any]) -> list[rich.table.Table]:
   Args:
     results: what `results.json` holds.
   """
-  found = [_scores(results), _samples(results)]
+  grids = [_scores(results), _samples(results)]
   if 'comparison' in results:
-    found.append(_comparison(results['comparison']))
-  return found
+    grids.append(_comparison(results['comparison']))
+  return grids
 
 
 def _grid(
@@ -37,43 +37,41 @@ def _grid(
 
 
 def _scores(results: Mapping[str, Any]) -> rich.table.Table:
-  settings, benchmarks = results['settings'], results['benchmarks']
+  settings = results['settings']
   grid = _grid(
     f'%, n = {settings["n"]}, temperature {settings["temperature"]:g}; '
     f'{100 * results["intervals"]["confidence"]:g} % bootstrap over problems',
     [f'pass@{k}' for k in results['average']['pass_at_k']],
   )
-  for name, scores in benchmarks.items():
-    grid.add_row(text.Text(name), *_cells(scores))
-  if len(benchmarks) > 1:
-    grid.add_row('average', *_cells(results['average']))
+  for name, scores in _with_average(results).items():
+    grid.add_row(text.Text(name), *map(_cell, scores['pass_at_k'].values()))
   return grid
 
 
-def _cells(scores: Mapping[str, Any]) -> list[str]:
-  cells = []
-  for found in scores['pass_at_k'].values():
-    cells.append(f'{100 * found["mean"]:.1f}')
-    if found['interval'] is not None:
-      low, high = found['interval']
-      cells[-1] += f'\n{100 * low:.1f}–{100 * high:.1f}'
-  return cells
+def _with_average(results: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the benchmarks and, if there are several, their average."""
+  rows = dict(results['benchmarks'])
+  return rows | {'average': results['average']} if len(rows) > 1 else rows
+
+
+def _cell(score: Mapping[str, Any]) -> str:
+  cell = f'{100 * score["mean"]:.1f}'
+  if score['interval'] is None:
+    return cell
+  low, high = score['interval']
+  return f'{cell}\n{100 * low:.1f}–{100 * high:.1f}'
 
 
 def _samples(results: Mapping[str, Any]) -> rich.table.Table:
-  benchmarks = results['benchmarks']
   totals = collections.Counter()
-  for scores in benchmarks.values():
+  for scores in results['benchmarks'].values():
     totals.update(scores['statuses'])
   shown = [name for name, total in totals.items() if total]
   grid = _grid(
-    'responses, and how many the verifier found to be what',
+    'responses, and how many have which status of the verifier',
     ['problems', 'tokens', 'cut off', *shown],
   )
-  rows = dict(benchmarks)
-  if len(rows) > 1:
-    rows['average'] = results['average']
-  for name, scores in rows.items():
+  for name, scores in _with_average(results).items():
     counts = scores.get('statuses', {})
     grid.add_row(
       text.Text(name),
@@ -95,19 +93,12 @@ def _comparison(comparison: Mapping[str, Any]) -> rich.table.Table:
     ['accuracy', 'length', 'AES'],
     f'The baseline has other settings: {differing}' if differing else None,
   )
-  rows = dict(comparison['benchmarks'])
-  if len(rows) > 1:
-    rows['average'] = comparison['average']
-  for name, found in rows.items():
+  for name, change in _with_average(comparison).items():
     grid.add_row(
       text.Text(name),
-      _percent(found['accuracy_gain']),
-      # Of the length, not of what is saved.
-      _percent(-found['length_reduction']),
-      words.UNKNOWN if found['aes'] is None else f'{found["aes"]:+.3f}',
+      words.percent(change['accuracy_gain'], decimals=1),
+      # The change of the length, not the share saved.
+      words.percent(-change['length_reduction'], decimals=1),
+      words.UNKNOWN if change['aes'] is None else f'{change["aes"]:+.3f}',
     )
   return grid
-
-
-def _percent(share: float | None) -> str:
-  return words.UNKNOWN if share is None else f'{100 * share:+.1f} %'

@@ -6,18 +6,17 @@ import json
 import pathlib
 import shutil
 import tempfile
-from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.evaluate import benchmarks
+from replay_rl.evaluate import benchmark_samples
 from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.tasks.text import datasets
 from replay_rl.tasks.verify import verifier
 from tests import tiny_tokenizer
 
-_NAMES = ('x', 'y', 'z')
 _R = 3
 
 
@@ -29,10 +28,9 @@ def _tokenizer():
   return tokenizer_lib.load(folder)
 
 
-def _write(path, num_problems=3, answer='{}'):
+def _write(path):
   with open(path, 'w') as file:
-    for i in range(num_problems):
-      name = _NAMES[i]
+    for i, name in enumerate('xyz'):
       line = {'id': name, 'problem': 'Apples ' * i + name, 'answer': str(i)}
       file.write(json.dumps(line) + '\n')
 
@@ -63,7 +61,7 @@ class BenchmarksTestCase(parameterized.TestCase):
 
   def load(self, name, **changes):
     settings = {'template': '{problem}', 'chat': None, 'max_prompt_tokens': 16}
-    return benchmarks.load(
+    return benchmark_samples.load(
       self.folder, name, _tokenizer(), **{**settings, **changes}
     )
 
@@ -80,7 +78,7 @@ class BenchmarksTestCase(parameterized.TestCase):
     return responses, 1 + is_finished.astype(np.int32), is_finished
 
   def sample(self, *, n=3, batch_size=4, path=None, judge=_judge, **changes):
-    benchmarks.sample(
+    benchmark_samples.sample(
       self.benchmark,
       path or self.path,
       num_samples=n,
@@ -139,22 +137,16 @@ class SampleTest(BenchmarksTestCase):
     )
     self.assertEqual([line['length'] for line in self.lines()[:3]], [1, 2, 2])
 
-  def test_the_ending_token_is_not_text_even_if_it_is_not_special(self):
-    ending = _tokenizer().encode('!')[0]
+  @parameterized.parameters((1, '!', None), (2, '<|start|>', 3))
+  def test_ending_and_special_tokens_are_not_text(self, place, token, length):
+    (unseen,) = _tokenizer().encode(token)
 
     def generate(prompts, batch):
       responses, lengths, is_finished = self.generate(prompts, batch)
-      responses[:, 1] = ending
-      return responses, lengths, is_finished
-
-    self.sample(generate_fn=generate)
-    self.assertNotIn('!', ''.join(line['response'] for line in self.lines()))
-
-  def test_special_tokens_are_not_text(self):
-    def generate(prompts, batch):
-      responses, lengths, is_finished = self.generate(prompts, batch)
-      responses[:, 2] = tiny_tokenizer.START
-      return responses, 0 * lengths + 3, 0 * is_finished
+      responses[:, place] = unseen
+      if length is None:  # The token ends the response, and is not special.
+        return responses, lengths, is_finished
+      return responses, 0 * lengths + length, 0 * is_finished
 
     self.sample(generate_fn=generate)
     responses = {line['response'] for line in self.lines()}
@@ -177,17 +169,18 @@ class ResumeTest(BenchmarksTestCase):
     whole = self.path.read_bytes()
     first = whole.index(b'\n' + whole.splitlines()[4]) + 1
     cut = self.folder / 'cut.jsonl'
-    for size in {0, 1, 200, first - 1, first, first + 1, len(whole) - 1}:
+    end = len(whole)
+    for size in (0, 1, 200, first - 1, first, first + 1, end - 1, end):
       cut.write_bytes(whole[:size])
       self.asked.clear()
       self.reports.clear()
       self.sample(path=cut)
       self.assertEqual(cut.read_bytes(), whole, size)
-      num_batches = whole[:size].count(b'\n') // 4
+      num_batches = 3 if size == end else whole[:size].count(b'\n') // 4
       self.assertEqual(
         [batch for batch, _ in self.asked], list(range(num_batches, 3)), size
       )
-      self.assertEqual(self.reports[0], (4 * num_batches, 0))
+      self.assertEqual(self.reports[0], (min(4 * num_batches, 9), 0))
 
   def test_a_process_that_dies_while_judging_leaves_whole_batches(self):
     self.sample()
@@ -206,14 +199,6 @@ class ResumeTest(BenchmarksTestCase):
     self.sample()
     self.assertEqual(self.path.read_bytes(), whole)
 
-  def test_a_complete_file_is_left_as_it_is(self):
-    self.sample()
-    whole = self.path.read_bytes()
-    self.asked.clear()
-    self.sample()
-    self.assertEqual(self.asked, [])
-    self.assertEqual(self.path.read_bytes(), whole)
-
   def test_what_follows_a_damaged_line_is_done_again(self):
     self.sample()
     whole = self.path.read_bytes()
@@ -227,9 +212,9 @@ class ResumeTest(BenchmarksTestCase):
       self.assertEqual([batch for batch, _ in self.asked], [1, 2])
 
   @parameterized.parameters(
-    (lambda lines: lines[:1] + lines[2:], 'line 2 is sample 2 of problem .x.'),
-    (lambda lines: lines[3:], 'line 1 is sample 0 of problem .y.'),
-    (lambda lines: lines + lines[-1:], 'line 10 is sample 2 of problem .z.'),
+    (lambda lines: lines[:1] + lines[2:], ':2: sample 2 of problem .x.: must'),
+    (lambda lines: lines[3:], ':1: sample 0 of problem .y.: must not'),
+    (lambda lines: lines + lines[-1:], ':10: sample 2 of problem .z.: must'),
   )
   def test_lines_out_of_place_are_refused(self, change, message):
     self.sample()
@@ -244,13 +229,15 @@ class ResumeTest(BenchmarksTestCase):
 class OutcomesTest(BenchmarksTestCase):
   def test_are_those_of_the_lines(self):
     self.sample(n=2)
-    found = benchmarks.outcomes(self.benchmark, self.path, num_samples=2)
+    result = benchmark_samples.outcomes(
+      self.benchmark, self.path, num_samples=2
+    )
     lines = self.lines()
     for row in range(3):
       for which in range(2):
         line = lines[2 * row + which]
         self.assertEqual(
-          [field[row, which] for field in found],
+          [field[row, which] for field in result],
           [
             line['response'] == line['reference'],
             line['length'],
@@ -258,40 +245,33 @@ class OutcomesTest(BenchmarksTestCase):
             line['status'],
           ],
         )
-    self.assertIn(True, found.is_correct)
-    self.assertIn(False, found.is_correct)
+    self.assertIn(True, result.is_correct)
+    self.assertIn(False, result.is_correct)
 
   def test_an_incomplete_file_is_refused(self):
     self.sample()
     self.path.write_bytes(self.path.read_bytes()[:-1])
-    with self.assertRaisesRegex(ValueError, 'has 8 of 9 samples'):
-      benchmarks.outcomes(self.benchmark, self.path, num_samples=3)
+    with self.assertRaisesRegex(ValueError, '= 8: must be all 9'):
+      benchmark_samples.outcomes(self.benchmark, self.path, num_samples=3)
 
 
 class LoadTest(BenchmarksTestCase):
   def test_a_missing_benchmark_is_named_with_how_to_get_it(self):
     with self.assertRaisesRegex(
-      ValueError, r"'nowhere' is not in .*\['some'\].*nowhere.jsonl.*prepare"
+      ValueError,
+      r"= 'nowhere': must be among \['some'\] .*nowhere.jsonl.*prepare",
     ):
       self.load('nowhere')
 
   @parameterized.parameters('some', 'some/1.0.0', 'problems/some/1.0.0')
   def test_a_dataset_serves_where_there_is_no_file(self, where):
     (self.folder / 'some.jsonl').unlink()
-    dataset = self.folder / where
-    dataset.mkdir(parents=True)
-    (dataset / 'dataset_info.json').touch()
-    builders = mock.Mock()
-    builders.read.return_value = self.benchmark.problems[:2]
-    with (
-      mock.patch.dict(
-        'sys.modules', {'replay_rl.tasks.text.datasets': builders}
-      ),
-      mock.patch('replay_rl.tasks.text.datasets', builders, create=True),
-    ):
-      found = self.load('some')
-    builders.read.assert_called_once_with(dataset, split='test')
-    self.assertEqual(found.problems, self.benchmark.problems[:2])
+    written = self.folder / 'written'
+    problems = self.benchmark.problems[:2]
+    datasets.prepare({'test': problems}, name='some', out=written)
+    made = written / 'problems/some' / datasets.VERSION
+    shutil.copytree(made, self.folder / where)
+    self.assertEqual(self.load('some').problems, problems)
 
   def test_a_prompt_that_is_too_long_is_refused_with_the_benchmark(self):
     with self.assertRaisesRegex(
@@ -300,18 +280,20 @@ class LoadTest(BenchmarksTestCase):
       self.load('some', max_prompt_tokens=2)
 
   def test_fingerprints_tell_problems_answers_and_prompts(self):
-    one = benchmarks.fingerprints(self.benchmark)
+    one = benchmark_samples.fingerprints(self.benchmark)
     self.assertEqual(one['num_problems'], 3)
-    templated = benchmarks.fingerprints(
+    templated = benchmark_samples.fingerprints(
       self.load('some', template='{problem}?')
     )
     self.assertEqual(templated['problems'], one['problems'])
     self.assertNotEqual(templated['prompts'], one['prompts'])
-    padded = benchmarks.fingerprints(self.load('some', max_prompt_tokens=20))
+    padded = benchmark_samples.fingerprints(
+      self.load('some', max_prompt_tokens=20)
+    )
     self.assertEqual(padded, one)
     path = self.folder / 'some.jsonl'
     path.write_text(path.read_text().replace('"2"', '"3"'))
-    changed = benchmarks.fingerprints(self.load('some'))
+    changed = benchmark_samples.fingerprints(self.load('some'))
     self.assertNotEqual(changed['problems'], one['problems'])
     self.assertEqual(changed['prompts'], one['prompts'])
 

@@ -5,7 +5,7 @@ import io
 import rich.console
 from absl.testing import absltest
 
-from replay_rl.report import scores_table
+from replay_rl.evaluate import scores_table
 
 _PASSES = {
   '1': {'mean': 0.4125, 'interval': [0.3, 0.5]},
@@ -74,9 +74,9 @@ class TablesTest(absltest.TestCase):
     }
     rows = _rows(_results(['a', 'c'], comparison=comparison))
     self.assertIn('against base (omega 1, beta 3, gamma 5)'.split(), rows)
-    self.assertIn(['a', '-50.0', '%', '-25.0', '%', '-2.250'], rows)
+    self.assertIn(['a', '−50.0', '%', '−25.0', '%', '-2.250'], rows)
     self.assertIn(['c', '–', '+50.0', '%', '–'], rows)
-    self.assertIn(['average', '-50.0', '%', '-25.0', '%', '-2.250'], rows)
+    self.assertIn(['average', '−50.0', '%', '−25.0', '%', '-2.250'], rows)
     shown = ' '.join(sum(rows, []))
     self.assertIn('baseline has other settings: n, template', shown)
 
