@@ -81,7 +81,7 @@ class TpuTest(parameterized.TestCase):
 
   @tpu_library.needed
   def test_a_slice_that_there_is_not_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "'v5e:3x3': INVALID.*; must be"):
+    with self.assertRaisesRegex(ValueError, "'v5e:3x3': must be .*INVALID"):
       topology.make('v5e:3x3')
 
   @tpu_library.needed
