@@ -56,6 +56,7 @@ _ADVICE = {
     'or fsdp'
   ),
   'copies of weights': 'more tensor',
+  'copy of published weights': 'more fsdp or tensor',
 }
 
 # Its own flags, so that other programs can be imported beside this one.

@@ -158,16 +158,15 @@ def programs(
   yield first
   if first.memory is None:
     return
-  compile_one = functools.partial(
-    measure, mesh=mesh, size_of_run=first.memory.outputs
-  )
+  where = {'mesh': mesh, 'size_of_run': first.memory.outputs}
+  compile_one = functools.partial(measure, **where)
   events = max(
     map(experiment.schedule, range(config.num_iterations)), key=_num_updates
   )
   if 'cycle' in jitted:
     yield compile_one('cycle', jitted['cycle'], run, events)
   else:
-    yield from _events(compile_one, jitted, run, parts, events, mesh)
+    yield from _events(compile_one, jitted, run, parts, events, **where)
   if config.evaluation.every:
     learned = events_lib.policy(run._replace(sampler=None))
     prompts = _prompts(parts, config.num_seeds, config.evaluation.num_prompts)
@@ -185,13 +184,20 @@ def _events(
   run: state.RunState,
   parts: state.Parts,
   events: tuple[schedule.Event, ...],
+  *,
   mesh: jax.sharding.Mesh,
+  size_of_run: int,
 ) -> Iterator[Program]:
   """Yields the programs of a cycle whose events are separate programs."""
   num_seeds = run.seed.shape[0]
   policy = events_lib.policy(run._replace(sampler=None))
   prompts = _prompts(parts, num_seeds, parts.num_prompts)
-  yield compile_one('generate', jitted['generate'], policy, prompts)
+  generate = compile_one('generate', jitted['generate'], policy, prompts)
+  if parts.num_publications and generate.memory is not None:
+    # Its weights are a copy of those in the ring, so the whole run stays.
+    memory = generate.memory._replace(rest_of_run=size_of_run)
+    generate = generate._replace(memory=memory)
+  yield generate
   with jax.set_mesh(mesh):
     generation = jitted['generate'].eval_shape(policy, prompts)
     rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)

@@ -46,7 +46,7 @@ def collectives(module: hlo.Module) -> list[Collective]:
     for instruction in module.instructions.values()
     if instruction.opcode.endswith('-done')
   }
-  result, chains = [], set()
+  costs, chains = [], set()
   for computation, body in module.computations.items():
     times = module.executed[computation]
     for instruction in body:
@@ -61,7 +61,7 @@ def collectives(module: hlo.Module) -> list[Collective]:
         chains.add(key)
       result = dones.get(instruction.name, instruction).shape
       source = re.search(r'op_name="([^"]*)"', instruction.attributes)
-      result.append(
+      costs.append(
         Collective(
           kind=kind,
           num_bytes=max(
@@ -76,7 +76,7 @@ def collectives(module: hlo.Module) -> list[Collective]:
           source=source[1] if source else '',
         )
       )
-  return result
+  return costs
 
 
 def flops(module: hlo.Module) -> hlo.Times:

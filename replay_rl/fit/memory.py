@@ -126,6 +126,10 @@ def memory(
     name: working_memory.sampling(share, parts.shape, num_rows=rows)
     for name, rows in sampled.items()
   }
+  if parts.num_publications:
+    programs['sampler']['copy of published weights'] = (
+      kept['parameters'] // config.num_seeds
+    )
   programs['learner'] = {'gradients': gradients} | working_memory.activations(
     share,
     num_rows=_divide(num_rows, 'rows of a microbatch', 'rows', mesh),
