@@ -231,6 +231,8 @@ class RefusedTest(parameterized.TestCase):
     ('recency(half_life=(y := 1))', 'half_life: must be a number, a bool, a'),
     ("recency(half_life=f'1')", 'half_life: must be a number, a bool, a'),
     ('recency(half_life=1e999)', 'half_life = inf: must be in (0, inf)'),
+    ('recency(half_life=inf)', 'half_life = inf: must be in (0, inf)'),
+    ('recency(half_life=nan)', 'half_life: must be a number, a bool, a'),
     ('recency(half_life=1e39)', 'half_life = 1e+39: must fit a 32-bit number'),
     ('recency(half_life=0x' + 'f' * 500 + ')', '<int of 2000 bits>: must fit'),
     ('recency(half_life=True)', 'half_life = True: must be of type float'),
