@@ -202,7 +202,7 @@ class Config:
   num_iterations: Count
   mu: NonNegative  # Cost of generating a rollout over that of training on it.
   cache_dir: str  # Warm starts and compiled programs.
-  task: str  # One of build.TASKS.
+  task: str  # One of functions.TASKS.
   schedule: str  # When the weights travel: a function of run.schedule.
   text: Text | None  # Of the task problems(); None for the others.
   model: Model
