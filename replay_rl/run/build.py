@@ -28,11 +28,7 @@ from replay_rl.run import placement
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.run import warm_start
-from replay_rl.tasks import addition
-from replay_rl.tasks import countdown
 from replay_rl.tasks import task as task_lib
-
-TASKS = {'addition': addition.make, 'countdown': countdown.make}
 
 
 class Experiment(NamedTuple):
@@ -132,28 +128,15 @@ def task(
     ValueError: a field has a value that is not allowed, or a file is missing.
   """
   config_lib.validate(config)
-  functions = functions or {}
+  chosen = functions_lib.choose(config, functions or {})
   if config.text is None:
-    kind = choices.Kind(TASKS, ())
-    given = functions.get('task', config.task)
-    return choices.choose('task', given, kind).bind({})()
+    return chosen['task'].bind({})()
   # Needs the packages of the extra [math].
-  from replay_rl.tasks.text import rewards
   from replay_rl.tasks.text import text_task
 
   settings = dataclasses.asdict(config.text)
-  given: Any = functions.get('reward', settings.pop('reward'))
-  arguments = ('is_correct', 'is_formatted', 'lengths', 'is_finished')
-  reward = choices.choose(
-    'text.reward',
-    given,
-    choices.Kind(
-      choices.functions_like(rewards, *arguments),
-      arguments,
-      operator='+',
-      join=choices.total,
-    ),
-  )
+  del settings['reward']
+  reward = chosen['text.reward']
   return text_task.make(reward_fn=reward.bind(reward.scalars), **settings)
 
 

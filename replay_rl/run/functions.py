@@ -27,7 +27,11 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import learner
 from replay_rl.run import schedule
 from replay_rl.run import state
+from replay_rl.tasks import addition
+from replay_rl.tasks import countdown
+from replay_rl.tasks.text import rewards
 
+TASKS = {'addition': addition.make, 'countdown': countdown.make}
 KEEP_NEWEST = 'ring()'
 
 # What a compose function takes that its text in the config cannot give.
@@ -66,8 +70,23 @@ KINDS = {
   'gate': ('optimizer.gate', _kind(gates)),
   'optimizer': ('optimizer.transform', _kind(optimizers, 'learning_rate')),
   'schedule': ('schedule', _kind(schedule, 'iteration')),
+  'task': ('task', choices.Kind(TASKS, ())),
+  'reward': (
+    'text.reward',
+    _kind(
+      rewards,
+      'is_correct',
+      'is_formatted',
+      'lengths',
+      'is_finished',
+      operator='+',
+      join=choices.total,
+    ),
+  ),
 }
-TASK_KINDS = ('task', 'reward')  # See `build.task`.
+# Fields whose functions judge responses; the compiled programs have no part of
+# their constants.
+_OF_TASK = ('task', 'text.reward')
 
 
 def choose(
@@ -82,10 +101,12 @@ def choose(
   Raises:
     ValueError: an unknown kind, or a choice that is not allowed.
   """
-  kinds = (*KINDS, *TASK_KINDS)
+  ignored = 'task' if config.text else 'reward'
   for name in functions:
-    if name not in kinds:
-      raise ValueError(f'{name}: must be one of {", ".join(kinds)}')
+    if name not in KINDS:
+      raise ValueError(f'{name}: must be one of {", ".join(KINDS)}')
+    if name == ignored:
+      raise ValueError(f'{name}: must not be given, task = {config.task!r}')
   values = config_lib.flatten(config)
   offered = {
     'replay.compose': dict.fromkeys(_OFFERED),
@@ -93,8 +114,9 @@ def choose(
   }
   chosen = {}
   for name, (field, kind) in KINDS.items():
-    given = functions.get(name, values[field])
-    if given is not None and given != KEEP_NEWEST:
+    # A task in text has no choice of a task, and the others none of a reward.
+    given = functions.get(name, values.get(field))
+    if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
   _check_ignored(config, chosen)
   return chosen
@@ -143,7 +165,9 @@ def numbers(
     },
   }
   return numbers | {
-    field: choice.scalars for field, choice in chosen.items() if choice.scalars
+    field: choice.scalars
+    for field, choice in chosen.items()
+    if choice.scalars and field not in _OF_TASK
   }
 
 
