@@ -231,9 +231,11 @@ class _Maker(NamedTuple):
       functools.partial(events_lib.generate, parts=parts),
       out_shardings=self.rows,
     )
+    rows, whole = self.rows, self.whole
+    fresh = base.Batch(rows, rows, rows, rows, rows, num_eligible=whole)  # pyright: ignore
     remember = self._changing(
       functools.partial(events_lib.remember, parts=parts),
-      (self.shardings, self.rows, self.whole),
+      (self.shardings, fresh, whole),
     )
 
     def learn(run, fresh, num_updates):
