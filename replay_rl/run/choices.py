@@ -275,8 +275,9 @@ def _call(
   if missing:
     raise ValueError(f'{complaint}{missing}: must be given')
   constants.check(complaint, function, values)
+  # As a float also if it is written as an int: a program has one type for it.
   scalars = {
-    name: value
+    name: float(value) if float in known[name].types else value
     for name, value in values.items()
     if known[name].is_scalar and isinstance(value, (int, float))
   }

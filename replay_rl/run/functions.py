@@ -151,19 +151,17 @@ def numbers(
   config: config_lib.Config, chosen: Mapping[str, choices.Choice]
 ) -> state.Hyper:
   """Returns the numbers of a config that set no shape."""
-  sampler_numbers: dict[str, base.Scalar] = {
-    'temperature': config.sampler.temperature
-  }
-  if config.sampler.top_p is not None:
-    sampler_numbers['top_p'] = config.sampler.top_p
+  sampler, optimizer = config.sampler, config.optimizer
   numbers: dict[str, Mapping[str, base.Scalar]] = {
-    'sampler': sampler_numbers,
+    'sampler': {'temperature': float(sampler.temperature)},
     'optimizer': {
-      'learning_rate': config.optimizer.learning_rate,
-      'warmup_steps': config.optimizer.warmup_steps,
-      'max_grad_norm': config.optimizer.max_grad_norm,
+      'learning_rate': float(optimizer.learning_rate),
+      'warmup_steps': optimizer.warmup_steps,
+      'max_grad_norm': float(optimizer.max_grad_norm),
     },
   }
+  if sampler.top_p is not None:
+    numbers['sampler'] = {**numbers['sampler'], 'top_p': float(sampler.top_p)}
   return numbers | {
     field: choice.scalars
     for field, choice in chosen.items()
