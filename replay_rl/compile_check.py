@@ -3,11 +3,11 @@
 `python -m replay_rl.compile_check --config=... --topology=v5e:4x4`, or
 `--smallest=v5e` to find the smallest slice of a generation that it fits.
 
-For each program: bytes on each chip, FLOPs, and what the chips exchange, as
-XLA's compiler for that chip lays it out; and beside it what `replay_rl.plan`
-expects. No chip, checkpoint nor data set is needed, but for TPUs the extra
-[tpu]. The exit status is 1 if a program does not compile or does not fit, and 2
-if the flags are wrong.
+It prints, for each program, the bytes on each chip, the FLOPs and what the
+chips exchange, as XLA's compiler for that chip lays the program out, and beside
+them what `replay_rl.plan` expects. It needs no chip, no checkpoint and no data
+set; for TPUs it needs the extra [tpu]. The exit status is 1 if a program does
+not compile or does not fit, and 2 if a flag is wrong.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
 from replay_rl.fit import topology as topology_lib
 from replay_rl.run import build
-from replay_rl.run import config as config_lib
+from replay_rl.run import overrides
 
 _WIDTH = 150  # Columns of the tables, the same in a terminal and in a file.
-_LARGEST = 5  # Collectives of a program to name.
-# What every path of an operation has, and what the loops around it add.
+_LARGEST = 5  # Collectives of a program that are named.
+# The start of the path of every operation, and what loops add to the path.
 _PATH = re.compile(r'jit\([^/]*\)/|\b(while|body|closed_call)/')
 
 _FLAGS = flags.FlagValues()
@@ -60,7 +60,7 @@ _SMALLEST = flags.DEFINE_string(
   flag_values=_FLAGS,
 )
 _MESH = flags.DEFINE(
-  config_lib.DictParser(),
+  overrides.DictParser(),
   'mesh',
   None,
   'As JSON, such as {"data": 1, "fsdp": -1, "tensor": 1}; else the config\'s, '
@@ -78,39 +78,39 @@ _JSON = flags.DEFINE_string(
 )
 
 
-def show(found: fitting.Check, console: rich.console.Console) -> None:
+def show(check: fitting.Check, console: rich.console.Console) -> None:
   """Prints the tables of a check and its verdict."""
-  topology = found.topology
-  used, there = math.prod(found.mesh.values()), len(topology.devices)
+  topology = check.topology
+  used, there = math.prod(check.mesh.values()), len(topology.devices)
   console.print(
-    f'{topology.name}, mesh {fitting.axes(found.mesh)}'
+    f'{topology.name}, mesh {fitting.axes(check.mesh)}'
     + ('' if used == there else f': {used} of {there} chips are used')
   )
-  console.print(_memory_table(found))
-  console.print(_collectives_table(found))
-  for program in found.programs:
+  console.print(_memory_table(check))
+  console.print(_collectives_table(check))
+  for program in check.programs:
     if program.memory is not None and program.error is not None:
       _say(console, f'{program.name} cannot be read: {program.error}')
-  for problem in found.problems or ['it fits.']:
-    _say(console, f'{topology.name} {fitting.axes(found.mesh)}: {problem}')
+  for problem in check.problems or ['it fits.']:
+    _say(console, f'{topology.name} {fitting.axes(check.mesh)}: {problem}')
 
 
-def _memory_table(found: fitting.Check) -> rich.table.Table:
-  available = found.topology.memory
+def _memory_table(check: fitting.Check) -> rich.table.Table:
+  available = check.topology.memory
   grid = rich.table.Table(
     title=f'GB on each chip, which has {fitting.gigabytes(available)}',
     box=rich.box.SIMPLE_HEAD,
-    caption='alive: of what is left of it, the most at once. peak: alive + '
-    'code + rest of run. TFLOP: matrix products on each chip.',
+    caption='alive: the most bytes at one time of the four before. peak: '
+    'alive + code + rest of run. TFLOP: matrix products on each chip.',
   )
   grid.add_column('program', no_wrap=True)
-  names = (*compilation.Memory._fields, 'peak')
+  names = (*compilation.ProgramMemory._fields, 'peak')
   for name in names:
     grid.add_column(name.replace('_', ' '), justify='right')
   for name in ('of chip', 'planned', 'peak / planned', 'TFLOP'):
     grid.add_column(name, justify='right')
-  for program in found.programs:
-    memory, planned = program.memory, found.planned.get(program.name)
+  for program in check.programs:
+    memory, planned = program.memory, check.planned.get(program.name)
     row = ['-'] * (len(names) + 3)
     if memory is not None:
       row = [fitting.gigabytes(getattr(memory, name)) for name in names]
@@ -124,19 +124,19 @@ def _memory_table(found: fitting.Check) -> rich.table.Table:
   return grid
 
 
-def _collectives_table(found: fitting.Check) -> rich.table.Table:
+def _collectives_table(check: fitting.Check) -> rich.table.Table:
   grid = rich.table.Table(
     title='Collectives on each chip, all of a kind and the largest ones',
     box=rich.box.SIMPLE_HEAD,
-    caption='executed: loops included; "at most" where a loop may end early, '
-    '"per pass" where its passes are unknown. total: executed x MB.',
+    caption='executed: with loops; "at most" where a loop may end early, '
+    '"per pass" where the passes of a loop are unknown. total: executed x MB.',
   )
   grid.add_column('program', no_wrap=True)
   grid.add_column('kind', no_wrap=True)
   for name in ('number', 'executed', 'MB', 'total MB'):
     grid.add_column(name, justify='right')
   grid.add_column('shape, and where it comes from', overflow='fold')
-  for program in found.programs:
+  for program in check.programs:
     if program.collectives is None:
       continue  # The verdict says why.
     grid.add_section()
@@ -184,13 +184,13 @@ def main(argv: list[str]) -> None:
   _say(console, ', '.join(' '.join(pair) for pair in _versions().items()))
   checks, skipped = [], []
   try:
-    for found in _found():
-      if isinstance(found, str):
-        skipped.append(found)
-        _say(console, found)
+    for result in _results():
+      if isinstance(result, str):
+        skipped.append(result)
+        _say(console, result)
       else:
-        checks.append(found)
-        show(found, console)
+        checks.append(result)
+        show(result, console)
   except ValueError as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
@@ -213,8 +213,8 @@ def main(argv: list[str]) -> None:
     sys.exit(1)
 
 
-def _found() -> Iterator[fitting.Check | str]:
-  """Yields what the flags ask for."""
+def _results() -> Iterator[fitting.Check | str]:
+  """Yields the checks, and a line for each mesh that is not compiled."""
   if _CONFIG.value is None:
     raise ValueError('--config must be given')
   generation = _SMALLEST.value
@@ -223,16 +223,16 @@ def _found() -> Iterator[fitting.Check | str]:
   config = _CONFIG.value
   if config.mesh.sampler_shape is not None:
     raise ValueError(
-      f'mesh.sampler_shape = {config.mesh.sampler_shape}: must be null; what '
-      'generates on a mesh of its own is not one program'
+      f'mesh.sampler_shape = {config.mesh.sampler_shape}: must be null, '
+      'because generation on its own mesh is several programs'
     )
   memory = None if _MEMORY.value is None else 1e9 * _MEMORY.value
   mesh_shape = _MESH.value
   if memory is not None and not memory > 0:
-    raise ValueError(f'memory = {_MEMORY.value}: must be positive')
+    raise ValueError(f'memory = {_MEMORY.value}: must be in (0, inf)')
   topology = None
   if _TOPOLOGY.value is not None:
-    # First, for CPU devices are counted when JAX is first used.
+    # Before any other use of JAX, which fixes the number of CPU devices.
     topology = topology_lib.make(_TOPOLOGY.value, memory=memory)
   experiment = build.experiment(config, build.planned_shape(config))
   if topology is not None:
@@ -247,12 +247,12 @@ def _found() -> Iterator[fitting.Check | str]:
 
 
 def _versions() -> dict[str, str]:
-  """Returns those of what compiles, of which the figures depend."""
-  found = {}
+  """Returns the versions of the packages that compile."""
+  versions = {}
   for package in ('jax', 'jaxlib', 'libtpu'):
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-      found[package] = importlib.metadata.version(package)
-  return found
+      versions[package] = importlib.metadata.version(package)
+  return versions
 
 
 def _note(line: str) -> None:

@@ -1,9 +1,9 @@
 """Says what a run needs: `python -m replay_rl.plan --config=... --device=h200`.
 
-Memory on each device, by what it holds; lower bounds of the time of an
-iteration; and how much an iteration generates and learns from. Nothing is
-allocated and no file but the config is read: any machine will do. The exit
-status is 1 if the run does not fit.
+It prints the memory on each device, by what the memory holds, lower bounds of
+the time of an iteration, and how much an iteration generates and learns from.
+It allocates nothing and reads neither weights nor data: any machine will do.
+The exit status is 1 if the run does not fit, and 2 if a flag is wrong.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from replay_rl.run import overrides
 
 # Of a device's memory; the runtime and fragments take the rest.
 USABLE = 0.9
@@ -55,9 +56,10 @@ _ADVICE = {
     'or fsdp'
   ),
   'copies of weights': 'more tensor',
+  'copy of published weights': 'more fsdp or tensor',
 }
 
-# Their own flags, so that other programs can be imported beside this one.
+# Its own flags, so that other programs can be imported beside this one.
 _FLAGS = flags.FlagValues()
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -69,7 +71,7 @@ _DEVICE = flags.DEFINE_string(
   'device', None, f'One of {", ".join(chips.DEVICES)}.', flag_values=_FLAGS
 )
 _MESH = flags.DEFINE(
-  config_lib.DictParser(),
+  overrides.DictParser(),
   'mesh',
   None,
   'As JSON, such as {"data": 1, "fsdp": 8, "tensor": 1}; else the config\'s.',
@@ -99,8 +101,8 @@ class Plan:
   num_params: int
   limit: float
   memory: memory_lib.Memory
-  times: bounds.Times
-  replay: bounds.Replay
+  times: bounds.LowerBounds
+  replay: bounds.ReplayCounts
 
   @property
   def fits(self) -> bool:
@@ -148,33 +150,33 @@ def plan(
   )
 
 
-def as_json(found: Plan) -> dict[str, Any]:
+def as_json(needs: Plan) -> dict[str, Any]:
   """Returns a plan as a JSON object: bytes, seconds and counts."""
   return {
-    'device': found.device,
-    'mesh': found.mesh,
-    'num_params': found.num_params,
-    'fits': found.fits,
-    'limit': found.limit,
-    'total': found.memory.total,
-    'largest_program': found.memory.largest_program,
-    'largest_term': found.memory.largest_term,
-    'kept': found.memory.kept,
-    'on_host': found.memory.on_host,
-    'programs': found.memory.programs,
-    'checkpoint': found.memory.checkpoint,
-    'lower_bounds': found.times._asdict(),
-    'replay': found.replay._asdict(),
+    'device': needs.device,
+    'mesh': needs.mesh,
+    'num_params': needs.num_params,
+    'fits': needs.fits,
+    'limit': needs.limit,
+    'total': needs.memory.total,
+    'largest_program': needs.memory.largest_program,
+    'largest_term': needs.memory.largest_term,
+    'kept': needs.memory.kept,
+    'on_host': needs.memory.on_host,
+    'programs': needs.memory.programs,
+    'checkpoint': needs.memory.checkpoint,
+    'lower_bounds': needs.times._asdict(),
+    'replay': needs.replay._asdict(),
   }
 
 
-def table(found: Plan) -> rich.table.Table:
+def table(needs: Plan) -> rich.table.Table:
   """Returns the memory of a plan, a line for each term."""
-  memory, largest = found.memory, found.memory.largest_program
-  mesh = ' x '.join(f'{axis} {size}' for axis, size in found.mesh.items())
+  memory, largest = needs.memory, needs.memory.largest_program
+  mesh = ' x '.join(f'{axis} {size}' for axis, size in needs.mesh.items())
   grid = rich.table.Table(
-    title=f'GB on each {found.device} of a mesh {mesh}; '
-    f'{found.num_params / 1e9:.3f} G parameters',
+    title=f'GB on each {needs.device} of a mesh {mesh}; '
+    f'{needs.num_params / 1e9:.3f} G parameters',
     box=rich.box.SIMPLE_HEAD,
   )
   grid.add_column('when')
@@ -188,35 +190,35 @@ def table(found: Plan) -> rich.table.Table:
       grid.add_row(f'+ {program}', name, _gigabytes(size))
   grid.add_section()
   grid.add_row('peak', f'always + {largest}', _gigabytes(memory.total))
-  grid.add_row('device', f'{USABLE:.0%} of its memory', _gigabytes(found.limit))
+  grid.add_row('device', f'{USABLE:.0%} of its memory', _gigabytes(needs.limit))
   if memory.on_host:
     grid.add_row('host', 'replay buffer', _gigabytes(memory.on_host))
   return grid
 
 
-def sentences(found: Plan) -> list[str]:
+def sentences(needs: Plan) -> list[str]:
   """Returns the rest of a plan, a line each."""
-  times, replay = found.times, found.replay
+  times, replay = needs.times, needs.replay
   lines = [
-    f'Checkpoint on disk: {_gigabytes(found.memory.checkpoint)} GB, before '
+    f'Checkpoint on disk: {_gigabytes(needs.memory.checkpoint)} GB, before '
     'compression.',
     'Lower bounds of an iteration with responses of full length: prefill '
     f'{times.prefill:.3g} s, decode {times.decode:.3g} s, learner '
     f'{times.learner:.3g} s.',
     f'An iteration: {replay.fresh_rollouts} fresh rollouts, at most '
-    f'{replay.generated_tokens} generated tokens; {replay.updates} updates on '
-    f'{replay.trained_rollouts} rows, at most {replay.trained_tokens} trained '
-    'tokens.',
+    f'{replay.generated_tokens} generated tokens; {_count(replay.updates)} '
+    f'updates on {_count(replay.trained_rollouts)} rows, at most '
+    f'{_count(replay.trained_tokens)} trained tokens.',
     f'Replay ratio {replay.replay_ratio:.3g}; {replay.cost_units:.5g} cost '
     f'units; the buffer holds {replay.buffer_iterations:.3g} iterations.',
   ]
-  term = found.memory.largest_term
-  if found.fits:
+  term = needs.memory.largest_term
+  if needs.fits:
     return [*lines, 'It fits.']
   return [
     *lines,
-    f'It does not fit: {_gigabytes(found.memory.total)} GB of '
-    f'{_gigabytes(found.limit)}. The largest term is {term!r}. What helps: '
+    f'It does not fit: {_gigabytes(needs.memory.total)} GB of '
+    f'{_gigabytes(needs.limit)}. The largest term is {term!r}. What helps: '
     f'{_ADVICE[term]}.',
   ]
 
@@ -232,7 +234,7 @@ def main(argv: list[str]) -> None:
     if _CONFIG.value is None or _DEVICE.value is None:
       raise ValueError('--config and --device must be given')
     config = _CONFIG.value
-    found = plan(
+    needs = plan(
       config,
       device=_DEVICE.value,
       mesh=_MESH.value or config.mesh.shape,
@@ -241,14 +243,19 @@ def main(argv: list[str]) -> None:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
   if _JSON.value:
-    print(json.dumps(as_json(found)))
+    print(json.dumps(as_json(needs)))
   else:
     console = rich.console.Console()
-    console.print(table(found))
-    for line in sentences(found):
+    console.print(table(needs))
+    for line in sentences(needs):
       console.print(line, highlight=False, markup=False)
-  if not found.fits:
+  if not needs.fits:
     sys.exit(1)
+
+
+def _count(number: float) -> str:
+  """Returns a number, without a point if it is whole."""
+  return f'{number:.0f}' if number == int(number) else f'{number}'
 
 
 def _gigabytes(num_bytes: float) -> str:

@@ -74,22 +74,22 @@ class MainTest(parameterized.TestCase):
       'cpu:8 data 2 x fsdp 2 x tensor 2: it fits.',
     ):
       self.assertIn(words, out)
-    self.assertIn('iterate took', err)
+    self.assertIn('cycle took', err)
     read = json.loads((self.path / 'out.json').read_text())
     self.assertEqual(read['skipped'], [])
     (check,) = read['checks']
     self.assertTrue(check['fits'])
     self.assertEqual(
-      list(check['programs']), ['init', 'iterate', 'samples', 'checkpoint']
+      list(check['programs']), ['init', 'cycle', 'samples', 'checkpoint']
     )
     kinds = [
-      found['kind'] for found in check['programs']['iterate']['collectives']
+      found['kind'] for found in check['programs']['cycle']['collectives']
     ]
     self.assertEqual(
-      out.count('iterate      all '), len(set(kinds)), (set(kinds), out)
+      out.count('cycle        all '), len(set(kinds)), (set(kinds), out)
     )
     self.assertBetween(
-      check['programs']['iterate']['peak_over_planned'], 0.2, 5
+      check['programs']['cycle']['peak_over_planned'], 0.2, 5
     )
 
   def test_a_chip_with_too_little_memory(self):
@@ -116,7 +116,7 @@ class MainTest(parameterized.TestCase):
     self.assertIn('init does not compile: no room', out)
 
   def test_a_program_that_cannot_be_read_is_said(self):
-    memory = compilation.Memory(1, 1, 1, 1, 1, 1, 1)
+    memory = compilation.ProgramMemory(1, 1, 1, 1, 1, 1, 1)
     program = compilation.Program('init', memory, None, None, 'odd', 1.0)
     with mock.patch.object(
       compilation, 'programs', return_value=iter([program])
@@ -135,26 +135,26 @@ class MainTest(parameterized.TestCase):
         (500, hlo.Times(3, hlo.AT_MOST)),
       )
     ]
-    memory = compilation.Memory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
+    memory = compilation.ProgramMemory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
     program = compilation.Program(
-      'act', memory, exact(2 * 10**12), found, None, 1
+      'generate', memory, exact(2 * 10**12), found, None, 1
     )
     chips = compile_check.topology_lib.Topology('v5e:2x2', 16e9, range(4))
     out = io.StringIO()
     compile_check.show(
-      fitting.Check(chips, {'data': 4}, {'act': 2 * 10**9}, [program], []),
+      fitting.Check(chips, {'data': 4}, {'generate': 2 * 10**9}, [program], []),
       rich.console.Console(file=out, width=150),
     )
     lines = [line.split() for line in out.getvalue().splitlines()]
     # Four of the chip's 16 GB, and twice what was planned.
     self.assertIn(
-      ['act', *'1.000 2.000 0.000 0.000 3.000 0.000 1.000 4.000'.split()]
+      ['generate', *'1.000 2.000 0.000 0.000 3.000 0.000 1.000 4.000'.split()]
       + '25% 2.000 2.00 2.000'.split(),
       lines,
     )
     # 2 x (1 + ... + 6) MB and 3 x 500 bytes, executed 2 x 6 + 3 times.
     self.assertIn(
-      'act all all-gather 7 at most 15 at most 42.002'.split(), lines
+      'generate all all-gather 7 at most 15 at most 42.002'.split(), lines
     )
     largest = [line for line in lines if line[:1] == ['all-gather']]
     self.assertEqual(
@@ -189,7 +189,7 @@ class MainTest(parameterized.TestCase):
     ((), 'one of --topology and --smallest must be given'),
     (('--topology=cpu:8', '--smallest=v5e'), 'one of --topology and'),
     (('--smallest=v9',), "smallest = 'v9'"),
-    (('--topology=cpu:8', '--memory=0'), 'memory = 0.0: must be positive'),
+    (('--topology=cpu:8', '--memory=0'), 'memory = 0.0: must be in'),
     (('--topology=cpu:8', '--mesh={'), 'must be JSON'),
     (
       ('--topology=cpu:8', '--mesh={"data": 9, "fsdp": 1, "tensor": 1}'),

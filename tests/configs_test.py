@@ -63,6 +63,10 @@ class ExperimentsTest(parameterized.TestCase):
     config_lib.validate(config)
     family = 'countdown ' if name == 'countdown' else ''
     self.assertEqual(config.name, family + arm.replace('_', ' '))
+    if config.text is not None:
+      prompt = config.text.template.format(problem='What is 1 + 1?')
+      self.assertIn('What is 1 + 1?\n', prompt)
+      self.assertIn('\\boxed{}', prompt)
 
   @parameterized.parameters(*((name,) for name in _WITHOUT_ARMS))
   def test_a_config_without_arms_is_valid(self, name):

@@ -1,8 +1,8 @@
 """Lower bounds of the time of an iteration, and the arithmetic of replay.
 
-A bound divides the work by the peak of the device: FLOPs by peak FLOP/s, bytes
-by memory bandwidth, and takes the longer. Communication, verification and all
-else come on top, so that a real run takes longer, often several times.
+A bound is the longer of two times: FLOPs over the peak FLOP/s of the device,
+and bytes over its memory bandwidth. Communication, verification and all else
+are left out, so a real run takes longer, often several times.
 """
 
 from typing import NamedTuple
@@ -16,8 +16,8 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import state
 
 
-class Times(NamedTuple):
-  """Seconds per iteration, if every response has its full length.
+class LowerBounds(NamedTuple):
+  """Least seconds per iteration where every response has its full length.
 
   prefill: reading the prompts.
   decode: writing the responses, a token of every row at a time.
@@ -29,14 +29,14 @@ class Times(NamedTuple):
   learner: float
 
 
-class Replay(NamedTuple):
+class ReplayCounts(NamedTuple):
   """What an iteration generates and learns from, after any warm-up.
 
   fresh_rollouts: F.
-  generated_tokens: at most, F responses of full length.
+  generated_tokens: of F responses of full length, the most there can be.
   updates: U, which may be a fraction.
   trained_rollouts: rows of the U updates.
-  trained_tokens: of those rows at most, prompts excluded.
+  trained_tokens: of those rows at full length, without prompts.
   replay_ratio: trained over fresh rollouts.
   cost_units: B per update and mu per fresh rollout, see `ledger.prices`.
   buffer_iterations: iterations that the buffer holds.
@@ -54,7 +54,7 @@ class Replay(NamedTuple):
 
 def replay(
   parts: state.Parts, *, updates_per_iteration: float, mu: float
-) -> Replay:
+) -> ReplayCounts:
   """Returns the arithmetic of an average iteration of one seed.
 
   Args:
@@ -64,7 +64,7 @@ def replay(
   """
   fresh = parts.num_fresh
   trained = updates_per_iteration * parts.num_rows
-  return Replay(
+  return ReplayCounts(
     fresh_rollouts=fresh,
     generated_tokens=fresh * parts.shape.max_new_tokens,
     updates=updates_per_iteration,
@@ -83,14 +83,15 @@ def times(
   device: chips.Device,
   *,
   cache_bytes: int,
-) -> Times:
+) -> LowerBounds:
   """Returns lower bounds for one iteration of all seeds.
 
-  A decode step reads every weight that the device computes with, in the type
-  it computes in, and the whole KV cache, since attention masks columns and
-  skips none. Prefill and learner are bound by FLOPs: 2 N a token forward, twice
-  that backward, once more with remat, and attention over every column. An
-  update also reads and writes weights, gradients and optimizer state.
+  A decode step reads the whole KV cache, because attention masks columns and
+  skips none, and every weight that the device computes with, in the compute
+  dtype. Prefill and learner are bound by FLOPs. The forward pass takes 2 N a
+  token and attention over every column; the backward pass takes twice as much,
+  and three times as much with remat. An update also reads and writes weights,
+  gradients and optimizer state.
 
   Args:
     config: the run.
@@ -125,7 +126,7 @@ def times(
   update = seconds(flops=passes * forward(parts.num_rows * columns, columns))
   # Adam reads weight, gradient and two moments, and writes all but the second.
   update += seconds(num_bytes=7 * 4 * num_params / mesh.size)
-  return Times(
+  return LowerBounds(
     prefill=config.num_seeds * prefill,
     decode=config.num_seeds * shape.max_new_tokens * step,
     learner=config.num_seeds * config.replay.updates_per_iteration * update,

@@ -1,4 +1,4 @@
-"""What accelerators have, by name, from the pages of their makers."""
+"""Memory, FLOP/s and bandwidth of accelerators, from their makers' pages."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,10 +7,10 @@ from typing import NamedTuple
 class Device(NamedTuple):
   """One chip.
 
-  memory: bytes, as the maker counts them: 10^9 to the GB.
+  memory: bytes; makers count 10^9 to the GB.
   flops: peak FLOP/s of dense bfloat16 matrices, without sparsity.
   bandwidth: bytes/s between the chip and its memory.
-  source: page of the maker with these numbers.
+  source: the maker's page with these numbers.
   """
 
   memory: float
@@ -41,7 +41,7 @@ DEVICES: Mapping[str, Device] = {
 
 
 def named(name: str) -> Device:
-  """Returns a device; raises ValueError with the names there are."""
+  """Returns a device; raises ValueError that lists the names."""
   if name not in DEVICES:
     raise ValueError(f'device = {name!r}: must be one of {sorted(DEVICES)}')
   return DEVICES[name]

@@ -1,7 +1,7 @@
 """Compiles the programs of a run for devices that need not be there.
 
 Nothing is allocated: arguments are shapes with shardings, and the devices of
-the mesh may be a description, as `topology` gives. Bytes are of one device.
+the mesh may be descriptions, from `topology`. Bytes are those of one device.
 """
 
 import functools
@@ -27,17 +27,18 @@ from replay_rl.run import schedule
 from replay_rl.run import state
 
 
-class Memory(NamedTuple):
-  """Bytes on each device, by what XLA counts for one program.
+class ProgramMemory(NamedTuple):
+  """Bytes on each device while one program runs, as XLA counts them.
 
   arguments, outputs: with the padding of the device's layout.
-  aliased: outputs in the place of arguments, which are donated.
-  temporaries: what the program computes on the way.
-  alive: of all these, the most at once. Of a TPU as the compiler says, which
-    accepts programs whose sum is more than the chip has, less what is on the
-    host; elsewhere their sum, for what it says of a CPU leaves temporaries out.
+  aliased: outputs that take the place of donated arguments.
+  temporaries: intermediate results.
+  alive: the most bytes of these four at one time. For a TPU this is the peak
+    that the compiler reports, without what is on the host; it may be less than
+    the sum. For a CPU the compiler's peak leaves out temporaries, so this is
+    the sum: arguments + outputs - aliased + temporaries.
   code: the program itself.
-  rest_of_run: of the run, which stays, what is not among the arguments.
+  rest_of_run: arrays of the run that are not arguments, and stay.
   """
 
   arguments: int
@@ -50,7 +51,7 @@ class Memory(NamedTuple):
 
   @property
   def peak(self) -> int:
-    """Bytes that are taken while the program runs."""
+    """Bytes in use while the program runs, at the most."""
     return self.alive + self.code + self.rest_of_run
 
 
@@ -61,13 +62,13 @@ class Program(NamedTuple):
   memory: None if it did not compile.
   flops: of its matrix products on one device, loops included.
   collectives: what the devices exchange; None if XLA could not write the
-    program down.
-  error: why it did not compile, or could not be read; None if all went well.
-  seconds: that compiling took.
+    program as text.
+  error: why it did not compile or could not be read; None if it did and could.
+  seconds: time to compile.
   """
 
   name: str
-  memory: Memory | None
+  memory: ProgramMemory | None
   flops: hlo.Times | None
   collectives: list[hlo_costs.Collective] | None
   error: str | None
@@ -84,7 +85,7 @@ def measure(
   """Compiles a function and returns what it needs.
 
   Args:
-    name: to report it by.
+    name: of the result.
     function: jitted.
     *arguments: pytrees of `jax.ShapeDtypeStruct`s, and static values.
     mesh: current while the function is traced.
@@ -101,7 +102,7 @@ def measure(
   seconds = time.perf_counter() - started
   analysis = compiled.memory_analysis()
   assert analysis is not None
-  memory = Memory(
+  memory = ProgramMemory(
     arguments=analysis.argument_size_in_bytes,
     outputs=analysis.output_size_in_bytes,
     aliased=analysis.alias_size_in_bytes,
@@ -127,7 +128,8 @@ def programs(
 ) -> Iterator[Program]:
   """Yields each program of a run, in the order in which a run needs them.
 
-  Ends after the first if it does not compile: without 'init' there is no run.
+  It ends after 'init' if that does not compile, because there is no run then.
+  The cycle is the one with the most updates of the schedule.
 
   Args:
     config: the run.
@@ -136,7 +138,7 @@ def programs(
   """
   parts = experiment.parts
   task = None if config.text else build.task(config)
-  # Not while the mesh is current: no array can be made on a description.
+  # Outside of `jax.set_mesh`: no array can be made on described devices.
   jitted = programs_lib.build(
     parts,
     task,
@@ -148,7 +150,7 @@ def programs(
   with jax.set_mesh(mesh):
     run = jitted['init'].eval_shape(params, seeds, hyper)
   if config.model.checkpoint is not None:
-    # The weights are read to where the run has them.
+    # Weights of a checkpoint are read onto the devices that keep them.
     params = jax.tree.map(_of_one_seed, run.learner.params)
   first = measure(
     'init', jitted['init'], params, seeds, hyper, mesh=mesh, size_of_run=0
@@ -156,21 +158,22 @@ def programs(
   yield first
   if first.memory is None:
     return
-  compile_one = functools.partial(
-    measure, mesh=mesh, size_of_run=first.memory.outputs
+  where = {'mesh': mesh, 'size_of_run': first.memory.outputs}
+  compile_one = functools.partial(measure, **where)
+  events = max(
+    map(experiment.schedule, range(config.num_iterations)), key=_num_updates
   )
-  events = experiment.schedule(0)
   if 'cycle' in jitted:
     yield compile_one('cycle', jitted['cycle'], run, events)
   else:
-    yield from _events(compile_one, jitted, run, parts, events, mesh)
+    yield from _events(compile_one, jitted, run, parts, events, **where)
   if config.evaluation.every:
     learned = events_lib.policy(run._replace(sampler=None))
     prompts = _prompts(parts, config.num_seeds, config.evaluation.num_prompts)
     yield compile_one('evaluate', jitted['evaluate'], learned, prompts)
   if config.logging.samples_every:
     yield compile_one('samples', jitted['samples'], run)
-  # What `checkpoint.save` holds: a copy of each array, beside the run.
+  # `checkpoint.save` holds a copy of each array beside the run.
   copy = jax.jit(lambda run: jax.tree.map(jnp.copy, run))
   yield compile_one('checkpoint', copy, run)
 
@@ -181,13 +184,20 @@ def _events(
   run: state.RunState,
   parts: state.Parts,
   events: tuple[schedule.Event, ...],
+  *,
   mesh: jax.sharding.Mesh,
+  size_of_run: int,
 ) -> Iterator[Program]:
   """Yields the programs of a cycle whose events are separate programs."""
   num_seeds = run.seed.shape[0]
   policy = events_lib.policy(run._replace(sampler=None))
   prompts = _prompts(parts, num_seeds, parts.num_prompts)
-  yield compile_one('generate', jitted['generate'], policy, prompts)
+  generate = compile_one('generate', jitted['generate'], policy, prompts)
+  if parts.num_publications and generate.memory is not None:
+    # Its weights are a copy of those in the ring, so the whole run stays.
+    memory = generate.memory._replace(rest_of_run=size_of_run)
+    generate = generate._replace(memory=memory)
+  yield generate
   with jax.set_mesh(mesh):
     generation = jitted['generate'].eval_shape(policy, prompts)
     rewards = jax.ShapeDtypeStruct(generation.group_id.shape, jnp.float32)
@@ -196,6 +206,12 @@ def _events(
   for event in events:
     if isinstance(event, schedule.Learn):
       yield compile_one('learn', jitted['learn'], run, fresh, event.num_updates)
+
+
+def _num_updates(events: tuple[schedule.Event, ...]) -> int:
+  return sum(
+    event.num_updates for event in events if isinstance(event, schedule.Learn)
+  )
 
 
 def _prompts(
@@ -224,18 +240,16 @@ def _alive(analysis: Any, platform: str) -> int:
   )
 
 
-def _shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
 def _of_one_seed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   """Returns a weight without its axis of seeds."""
-  found = leaf.sharding
-  assert isinstance(found, jax.sharding.NamedSharding)
+  sharding = leaf.sharding
+  assert isinstance(sharding, jax.sharding.NamedSharding)
   return jax.ShapeDtypeStruct(
     leaf.shape[1:],
     leaf.dtype,
-    sharding=found.update(spec=jax.sharding.PartitionSpec(*found.spec[1:])),
+    sharding=sharding.update(
+      spec=jax.sharding.PartitionSpec(*sharding.spec[1:])
+    ),
   )
 
 

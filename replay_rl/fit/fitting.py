@@ -1,4 +1,4 @@
-"""Whether a run fits chips that are elsewhere, as compiled and as planned."""
+"""Compares the memory that a run needs with the memory of a chip."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
 
-# Programs -> those of `memory_lib.memory`, of which the largest counts.
+# Program -> programs of `memory_lib.memory`; the largest of them counts.
 _PLANNED = {
   'generate': ('sampler',),
   'learn': ('learner',),
@@ -24,13 +24,13 @@ _PLANNED = {
 
 
 class Check(NamedTuple):
-  """What came of a run on a mesh.
+  """A run compiled for a mesh.
 
   topology: the chips.
   mesh: sizes of the axes.
-  planned: bytes at the peak of each program, by `memory_lib.memory`.
+  planned: bytes at the peak, by program, that `memory_lib.memory` expects.
   programs: as compiled.
-  problems: why it does not fit, a line each.
+  problems: reasons why the run does not fit, a line each.
   """
 
   topology: topology_lib.Topology
@@ -56,9 +56,8 @@ def check(
     experiment: what was built from it.
     topology: the chips.
     mesh_shape: sizes of the axes of `mesh.AXES`, at most one -1.
-    stops_early: whether to leave out what comes after the first program that
-      does not fit.
-    say: is told of each program as soon as it is compiled.
+    stops_early: whether to stop after the first program that does not fit.
+    say: called with a line for each program, once it is compiled.
 
   Raises:
     ValueError: a mesh that does not divide the run.
@@ -108,20 +107,20 @@ def smallest(
   memory: float | None,
   say: Callable[[str], None],
 ) -> Iterator[Check | str]:
-  """Yields what was tried, up to the first slice that fits.
+  """Yields what was tried, until a slice fits.
 
   Args:
     config: the run.
     experiment: what was built from it.
     generation: of TPU.
-    mesh_shape: what to try, with -1; None for `topology.meshes`, those first
-      that the plan gives the fewest bytes.
+    mesh_shape: the mesh to try, with -1; None for all of `topology.meshes`, in
+      the order of their planned bytes.
     memory: bytes of a chip, instead of what its maker says.
     say: see `check`.
 
   Yields:
-    A check, or a line about a mesh for which nothing need be compiled: it does
-    not divide the run, or not even a copy of the run fits, whose size is exact.
+    A check, or a line about a mesh that is not compiled: the mesh does not
+    divide the run, or the run and its copy, whose size is exact, do not fit.
   """
   for name in topology_lib.slices(generation):
     topology = topology_lib.make(name, memory=memory)
@@ -143,29 +142,29 @@ def smallest(
         continue
       candidates.append((max(planned.values()), shape))
     for _, shape in sorted(candidates, key=lambda candidate: candidate[0]):
-      found = check(
+      result = check(
         config, experiment, topology, shape, stops_early=True, say=say
       )
-      yield found
-      if not found.problems:
+      yield result
+      if not result.problems:
         return
 
 
-def as_json(found: Check) -> dict[str, Any]:
-  """Returns a check as a JSON object: bytes, FLOPs and counts."""
+def as_json(result: Check) -> dict[str, Any]:
+  """Returns a check as a JSON object of bytes, FLOPs and counts."""
   return {
-    'topology': found.topology.name,
-    'memory': found.topology.memory,
-    'mesh': dict(found.mesh),
-    'num_chips': len(found.topology.devices),
-    'fits': not found.problems,
-    'problems': found.problems,
+    'topology': result.topology.name,
+    'memory': result.topology.memory,
+    'mesh': dict(result.mesh),
+    'num_chips': len(result.topology.devices),
+    'fits': not result.problems,
+    'problems': result.problems,
     'programs': {
       program.name: {
         'memory': program.memory
         and program.memory._asdict() | {'peak': program.memory.peak},
-        'planned': found.planned.get(program.name),
-        'peak_over_planned': _ratio(program, found.planned),
+        'planned': result.planned.get(program.name),
+        'peak_over_planned': _ratio(program, result.planned),
         'flops': program.flops and program.flops._asdict(),
         'collectives': program.collectives
         and [
@@ -175,7 +174,7 @@ def as_json(found: Check) -> dict[str, Any]:
         'error': program.error,
         'seconds': round(program.seconds, 1),
       }
-      for program in found.programs
+      for program in result.programs
     },
   }
 
@@ -194,7 +193,7 @@ def axes(mesh_shape: Mapping[str, int]) -> str:
 
 
 def gigabytes(num_bytes: float) -> str:
-  """Returns bytes in GB, 10^9 to the GB."""
+  """Returns bytes in GB of 10^9 bytes."""
   return f'{num_bytes / 1e9:.3f}'
 
 

@@ -1,10 +1,10 @@
-"""Reads what XLA made of a program: collectives and FLOPs, loops included.
+"""Reads the text of an optimized XLA program, and counts executions.
 
-XLA's own cost analysis counts the body of a loop once. Here the text of the
-optimized program is read, with each instruction as often as it is executed:
-the passes of a loop are known where it counts from one constant to another, as
-`jax.lax.scan` does. A loop that may also end earlier, as that of the sampler,
-has at most so many passes; other loops count as one pass, and say so.
+XLA's own cost analysis counts the body of a loop once. `Module.executed` counts
+it once for each pass. The number of passes is exact where a loop counts from
+one constant to another, as `jax.lax.scan` does. It is an upper bound where the
+loop may also end earlier, as the sampler's does. Any other loop counts as one
+pass, and its `Times.certainty` says so.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# How often something is executed, from certain to unknown.
+# How certain a number of executions is, from exact to unknown.
 EXACT, AT_MOST, PER_PASS = '', 'at most', 'per pass'
 _CERTAINTY = (EXACT, AT_MOST, PER_PASS)
 
@@ -34,7 +34,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
 class Times(NamedTuple):
-  """How often something is executed: a number, and how certain it is."""
+  """How often something is executed: a number and its certainty."""
 
   number: int
   certainty: str
@@ -52,12 +52,12 @@ class Instruction:
 
   def attribute(self, name: str) -> str:
     """Returns the text of an attribute; '' if there is none."""
-    found = re.search(rf', {name}=(\{{[^}}]*\}}|[^\s,]+)', self.attributes)
-    return found[1] if found else ''
+    match = re.search(rf', {name}=(\{{[^}}]*\}}|[^\s,]+)', self.attributes)
+    return match[1] if match else ''
 
   @functools.cached_property
   def called(self) -> dict[str, tuple[str, ...]]:
-    """Names of the computations it executes, by attribute."""
+    """Names of the computations that it executes, by attribute."""
     return {
       name: tuple(re.findall(r'[^\s,%{}]+', names))
       for name, names in _CALLED.findall(self.attributes)
@@ -95,17 +95,17 @@ class Module:
   @functools.cached_property
   def executed(self) -> dict[str, Times]:
     """How often each computation is executed."""
-    found = {name: Times(0, EXACT) for name in self.computations}
-    found[self.entry] = Times(1, EXACT)
+    times = {name: Times(0, EXACT) for name in self.computations}
+    times[self.entry] = Times(1, EXACT)
     for name in reversed(list(self.computations)):
       for instruction in self.computations[name]:
         if instruction.opcode in ('async-update', 'async-done'):
-          continue  # They name the computation of their async-start.
+          continue  # These repeat the computation of their async-start.
         for attribute, called in instruction.called.items():
           passes = self._passes(instruction, attribute)
           for callee in called:
-            found[callee] = total((found[callee], product(found[name], passes)))
-    return found
+            times[callee] = total((times[callee], product(times[name], passes)))
+    return times
 
   def _passes(self, instruction: Instruction, attribute: str) -> Times:
     if attribute in _BRANCHES:
@@ -113,7 +113,7 @@ class Module:
     if instruction.opcode != 'while':
       return Times(1, EXACT)
     passes = self._trips(instruction)
-    # The condition is read once more than the body.
+    # The condition is evaluated once more than the body.
     if attribute == 'condition' and passes.certainty != PER_PASS:
       return passes._replace(number=passes.number + 1)
     return passes
@@ -129,7 +129,7 @@ class Module:
     steps = self.computations[body][-1]
     if start is None or start.opcode != 'tuple' or steps.opcode != 'tuple':
       return unknown
-    found = []
+    trips = []
     for index, limit in limits:
       first = self._value(start.operands[index.element])
       step = self._value(steps.operands[index.element])
@@ -139,14 +139,14 @@ class Module:
         and step.element == index.element
         and step.offset > 0
       ):
-        found.append(-(-(limit - index.offset - first) // step.offset))
-    if not found:
+        trips.append(-(-(limit - index.offset - first) // step.offset))
+    if not trips:
       return unknown
     is_alone = self._root(condition).opcode == 'compare'
-    return Times(max(0, min(found)), EXACT if is_alone else AT_MOST)
+    return Times(max(0, min(trips)), EXACT if is_alone else AT_MOST)
 
   def _root(self, computation: str) -> Instruction:
-    """Returns the root, that of what it calls if that is a fusion."""
+    """Returns the root; of a root that is a fusion, the root inside it."""
     root = self.computations[computation][-1]
     if root.opcode == 'fusion':
       return self._root(root.called['calls'][0])
@@ -155,7 +155,7 @@ class Module:
   def _limits(
     self, condition: Instruction, arguments: Sequence[str] = ()
   ) -> Iterator[tuple[_Index, int]]:
-    """Yields (element of the state, bound it must be below), all of them."""
+    """Yields (element of the state, bound that it must be below)."""
     if condition.opcode == 'and':
       for name in condition.operands:
         operand = self.instructions.get(name)
@@ -181,7 +181,7 @@ class Module:
 
     Args:
       name: of an instruction.
-      arguments: what the parameters of its computation are, in a fusion.
+      arguments: in a fusion, the names that its parameters stand for.
     """
     instruction = self.instructions.get(name)
     if instruction is None:
@@ -193,7 +193,7 @@ class Module:
     if opcode == 'get-tuple-element':
       source = self.instructions.get(operands[0])
       if source is None or source.opcode != 'parameter':
-        return None  # Of another tuple than the state.
+        return None  # An element of another tuple than the state.
       return _Index(int(instruction.attribute('index')), 0)
     if opcode == 'parameter' and arguments:
       return self._value(arguments[int(operands[0])])
@@ -227,10 +227,10 @@ def parse(text: str) -> Module:
       if header['entry']:
         entry = header['name']
       continue
-    found = _LINE.match(line) if computations else None
-    if found:
-      instruction = _instruction(found['name'], found['rest'])
-      if found['root']:
+    match = _LINE.match(line) if computations else None
+    if match:
+      instruction = _instruction(match['name'], match['rest'])
+      if match['root']:
         root = len(body)
       body.append(instruction)
     elif line == '}' and body:
@@ -241,12 +241,12 @@ def parse(text: str) -> Module:
 
 
 def sizes(shape: str) -> list[int]:
-  """Returns the sizes of the axes of an array, or of a tuple's first."""
+  """Returns the axis sizes of an array, or of the first array of a tuple."""
   return _sizes(_ARRAY.findall(shape)[0][1])
 
 
 def num_bytes(shape: str) -> int:
-  """Returns the bytes of an array, or of all of a tuple; without padding."""
+  """Returns the bytes, without padding, of an array or of a whole tuple."""
   total = 0
   for dtype, axes in _ARRAY.findall(shape):
     bits = _BITS.get(dtype)
@@ -258,17 +258,17 @@ def num_bytes(shape: str) -> int:
 
 
 def product(left: Times, right: Times) -> Times:
-  """Returns how often what is executed `left` times in each of `right` is."""
+  """Returns left x right, as certain as the less certain of the two."""
   return Times(left.number * right.number, _worse(left, right))
 
 
 def total(all_times: Iterable[Times]) -> Times:
-  """Returns the sum; one that is never executed says nothing of certainty."""
-  found = Times(0, EXACT)
+  """Returns the sum, as certain as the least certain term above zero."""
+  result = Times(0, EXACT)
   for times in all_times:
     if times.number:
-      found = Times(found.number + times.number, _worse(found, times))
-  return found
+      result = Times(result.number + times.number, _worse(result, times))
+  return result
 
 
 def _instruction(name: str, rest: str) -> Instruction:

@@ -1,4 +1,4 @@
-"""What a compiled program costs: collectives with their bytes, and FLOPs."""
+"""Costs of a compiled program: collectives with their bytes, and FLOPs."""
 
 import itertools
 import math
@@ -19,14 +19,13 @@ COLLECTIVES = (
 
 
 class Collective(NamedTuple):
-  """A collective of a program, as one device sees it.
+  """A collective of a program, on one device.
 
   kind: one of `COLLECTIVES`.
-  num_bytes: of one execution: of what goes in or of what comes out, whichever
-    is larger.
-  times: executions.
-  shape: the result, as XLA writes it.
-  source: the operation of the Python program it comes from; '' if unknown.
+  num_bytes: of the operands or of the result of one execution, the larger.
+  times: how often it is executed.
+  shape: of the result, as XLA writes it.
+  source: the operation of the Python program that it comes from; '' if unknown.
   """
 
   kind: str
@@ -37,17 +36,17 @@ class Collective(NamedTuple):
 
 
 def collectives(module: hlo.Module) -> list[Collective]:
-  """Returns every collective of a program that is executed.
+  """Returns every collective that a program executes.
 
-  An asynchronous one counts once, though it is written as a start and a done,
-  or, on a TPU, as a chain of fusions that share a channel.
+  An asynchronous collective counts once. XLA writes it as two instructions,
+  start and done, or for a TPU as a chain of fusions that share a channel.
   """
   dones = {
     instruction.operands[0]: instruction
     for instruction in module.instructions.values()
     if instruction.opcode.endswith('-done')
   }
-  found, chains = [], set()
+  costs, chains = [], set()
   for computation, body in module.computations.items():
     times = module.executed[computation]
     for instruction in body:
@@ -62,7 +61,7 @@ def collectives(module: hlo.Module) -> list[Collective]:
         chains.add(key)
       result = dones.get(instruction.name, instruction).shape
       source = re.search(r'op_name="([^"]*)"', instruction.attributes)
-      found.append(
+      costs.append(
         Collective(
           kind=kind,
           num_bytes=max(
@@ -77,7 +76,7 @@ def collectives(module: hlo.Module) -> list[Collective]:
           source=source[1] if source else '',
         )
       )
-  return found
+  return costs
 
 
 def flops(module: hlo.Module) -> hlo.Times:
@@ -128,8 +127,8 @@ def _windows(text: str) -> list[dict[str, int]]:
   sizes = fields.get('size', '').split('x')
 
   def numbers(name, default):
-    found = fields.get(name, 'x'.join([default] * len(sizes)))
-    return [int(number.split('_')[0]) for number in found.split('x')]
+    values = fields.get(name, 'x'.join([default] * len(sizes)))
+    return [int(number.split('_')[0]) for number in values.split('x')]
 
   return [
     dict(zip(('stride', 'pad', 'lhs_dilate', 'rhs_dilate'), axis, strict=True))
@@ -146,9 +145,9 @@ def _windows(text: str) -> list[dict[str, int]]:
 def _overlaps(
   num_inputs: int, num_kernel: int, num_outputs: int, window: dict[str, int]
 ) -> int:
-  """Returns the products of an axis that are not with padding or holes.
+  """Returns how many products of an axis meet neither padding nor a hole.
 
-  A TPU writes the batch axes of a product as spatial axes with such holes.
+  For a TPU, XLA writes batch axes of a matrix product as axes with holes.
   """
   dilation = window['lhs_dilate']
   return sum(

@@ -1,9 +1,9 @@
 """The memory that a run needs on each device, before anything is allocated.
 
-What a run keeps is exact: shapes come from the functions that the run itself
-calls, traced on shapes alone, and their split from `placement`. What a program
-needs while it runs is an estimate, from the same functions traced on the share
-of one device: its rows, heads and vocabulary; see `working_memory`.
+The bytes that a run keeps are exact: `state` gives the shapes and `placement`
+how they are split, as for the run itself. The bytes that a program needs while
+it runs are an estimate: `working_memory` traces the functions of the run on the
+rows, heads and vocabulary of one device.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
   kept: from the first iteration to the last.
   on_host: of the buffer, in the memory of the host, for each device.
-  programs: name of a program -> what it needs while it runs.
+  programs: bytes while a program runs, by program and by what they hold.
   checkpoint: bytes of one checkpoint on disk, before compression.
   """
 
@@ -60,7 +60,7 @@ class Memory(NamedTuple):
 
   @property
   def largest_term(self) -> str:
-    """The name of the most bytes at the peak."""
+    """The name of the largest term at the peak."""
     terms = self.kept | self.programs[self.largest_program]
     return max(terms, key=lambda name: terms[name])
 
@@ -77,8 +77,8 @@ def abstract_mesh(shape: Mapping[str, int]) -> jax.sharding.AbstractMesh:
     )
   if any(not isinstance(n, int) or n < 1 for n in shape.values()):
     raise ValueError(
-      f'mesh = {dict(shape)}: sizes must be positive; there are no devices '
-      'that -1 could count'
+      f'mesh = {dict(shape)}: sizes must be positive; -1 is not allowed, '
+      'because there are no devices to count'
     )
   return jax.sharding.AbstractMesh(
     tuple(shape[axis] for axis in mesh_lib.AXES),
@@ -106,7 +106,7 @@ def memory(
   share = share_of_device(parts.transformer, mesh)
   kept, on_host, untied = _kept(run, parts, mesh, config.mesh.buffer_memory)
   num_rows = parts.num_rows // parts.num_microbatches
-  # Of one seed; with several microbatches, their sum and that of the latest.
+  # Of one seed: the sum over the microbatches, and the latest of several.
   gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
   sampled = {
     'sampler': _divide(
@@ -126,6 +126,10 @@ def memory(
     name: working_memory.sampling(share, parts.shape, num_rows=rows)
     for name, rows in sampled.items()
   }
+  if parts.num_publications:
+    programs['sampler']['copy of published weights'] = (
+      kept['parameters'] // config.num_seeds
+    )
   programs['learner'] = {'gradients': gradients} | working_memory.activations(
     share,
     num_rows=_divide(num_rows, 'rows of a microbatch', 'rows', mesh),
@@ -137,7 +141,7 @@ def memory(
     program: {name: at_once * size for name, size in terms.items()}
     for program, terms in programs.items()
   }
-  # A checkpoint is written from a copy, on the device.
+  # A checkpoint is written from a copy of the run on the device.
   programs['checkpoint'] = {'copy of the run': sum(kept.values())}
   return Memory(
     kept={name: size for name, size in kept.items() if size},
@@ -171,7 +175,7 @@ def _kept(
   mesh: jax.sharding.AbstractMesh,
   buffer_memory: str,
 ) -> tuple[dict[str, int], int, int]:
-  """Returns bytes by what is kept, on the host, and of the untied weights."""
+  """Returns bytes kept on a device, on the host, and of untied weights."""
   shardings = placement.of_run(
     run,
     model.logical_axes(parts.transformer),

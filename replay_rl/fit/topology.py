@@ -1,4 +1,4 @@
-"""Accelerators to compile for that this machine need not have."""
+"""Describes accelerators to compile for; this machine need not have them."""
 
 import contextlib
 import importlib.util
@@ -15,12 +15,12 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from replay_rl.fit import chips as devices_lib
+from replay_rl.fit import chips
 from replay_rl.parallel import mesh as mesh_lib
 
 _TWO_DIMENSIONS = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
-# Generation -> slices that can be rented, from small to large, up to 512 chips;
-# from https://cloud.google.com/tpu/docs/v5e, and v5p and v6e there.
+# Generation -> slices that Google rents, from small to large, up to 512 chips:
+# https://cloud.google.com/tpu/docs/v5e, and the pages of v5p and v6e.
 SLICES: Mapping[str, Sequence[str]] = {
   'v5e': _TWO_DIMENSIONS,
   'v5p': (
@@ -34,8 +34,8 @@ class Topology(NamedTuple):
   """Chips to compile for.
 
   name: such as 'v5e:4x4'.
-  memory: bytes that a chip has.
-  devices: the chips, for a mesh; nothing can be executed on those of a TPU.
+  memory: bytes of a chip.
+  devices: the chips, for a mesh. Those of a TPU cannot execute anything.
   """
 
   name: str
@@ -49,27 +49,25 @@ def make(name: str, *, memory: float | None = None) -> Topology:
   Args:
     name: 'v5e:4x4' and the like for a slice of TPUs, of a generation in
       `SLICES`; 'cpu:8' for virtual devices of this machine.
-    memory: bytes of a chip, instead of those of `devices.DEVICES`; of 'cpu',
-      instead of an equal share of this machine's.
+    memory: bytes of a chip; None for those of `chips.DEVICES`, and for 'cpu' an
+      equal share of this machine's memory.
 
   Raises:
-    ValueError: a name that is not known, or the package that describes it is
-      not installed.
+    ValueError: an unknown name, or the package that describes the slice is not
+      installed.
   """
   generation, _, slice_name = name.partition(':')
   if generation == 'cpu' and slice_name.isdecimal() and int(slice_name):
-    found = _cpu(int(slice_name))
-    share = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-    return Topology(name, memory or share / len(found), found)
+    devices = _cpu(int(slice_name))
+    total = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return Topology(name, memory or total / len(devices), devices)
   if generation not in SLICES or not re.fullmatch(r'\d+(x\d+)+', slice_name):
     raise ValueError(f'topology = {name!r}: must be {known()}')
-  return Topology(
-    name, memory or devices_lib.named(generation).memory, _tpu(name)
-  )
+  return Topology(name, memory or chips.named(generation).memory, _tpu(name))
 
 
 def known() -> str:
-  """Returns the names there are, as the end of a sentence."""
+  """Returns all names, as the end of a sentence."""
   slices = (
     f'{generation}: with {", ".join(names)}'
     for generation, names in SLICES.items()
@@ -81,7 +79,7 @@ def slices(generation: str) -> list[str]:
   """Returns the names of a generation's slices, from small to large.
 
   Raises:
-    ValueError: a generation that is not in `SLICES`.
+    ValueError: the generation is not in `SLICES`.
   """
   if generation not in SLICES:
     raise ValueError(
@@ -96,9 +94,9 @@ def num_chips(name: str) -> int:
 
 
 def meshes(num_devices: int) -> Iterator[dict[str, int]]:
-  """Yields the shapes of all meshes of that many devices without 'data'.
+  """Yields the shapes of all meshes of that many devices whose 'data' is 1.
 
-  Splitting weights along 'fsdp' splits the rows as 'data' does, and needs less.
+  'fsdp' splits the rows as 'data' does, and splits the weights as well.
   """
   for fsdp, tensor in itertools.product(range(1, num_devices + 1), repeat=2):
     if fsdp * tensor == num_devices:
@@ -107,32 +105,32 @@ def meshes(num_devices: int) -> Iterator[dict[str, int]]:
 
 def _cpu(num_devices: int) -> Sequence[Any]:
   if jax.config.values['jax_num_cpu_devices'] < num_devices:
-    # It is too late for more once JAX has been used.
+    # JAX refuses once it has been used.
     with contextlib.suppress(RuntimeError):
       jax.config.update('jax_num_cpu_devices', num_devices)
-  found = jax.devices('cpu')
-  if len(found) < num_devices:
+  devices = jax.devices('cpu')
+  if len(devices) < num_devices:
     raise ValueError(
-      f"topology = 'cpu:{num_devices}': must be at most the {len(found)} "
+      f"topology = 'cpu:{num_devices}': must be at most the {len(devices)} "
       'devices that JAX was started with'
     )
-  return found[:num_devices]
+  return devices[:num_devices]
 
 
 def _tpu(name: str) -> Sequence[Any]:
   if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
-      f'topology = {name!r}: needs the package libtpu, which no TPU is needed '
-      "for; pip install -e '.[tpu]'. It then is "
-      f'{known()}'
+      f'topology = {name!r}: must be cpu: with a number of devices where the '
+      'package libtpu is not installed; it needs no TPU: '
+      "pip install -e '.[tpu]'"
     )
-  # The library asks its environment for a TPU, and complains without one.
+  # The library looks for a TPU in its environment, and complains without one.
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
-  # A second process would take a TPU from the first; here none is taken.
+  # Else a second process is refused, as two cannot share a TPU; none is used.
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
-  # Other slices are made of hosts of four chips.
+  # The library assumes hosts of four chips.
   bounds = {'chips_per_host_bounds': [1, 1, 1]} if num_chips(name) == 1 else {}
   try:
     return topologies.get_topology_desc(
@@ -140,5 +138,5 @@ def _tpu(name: str) -> Sequence[Any]:
     ).devices
   except jax.errors.JaxRuntimeError as error:
     raise ValueError(
-      f'topology = {name!r}: {str(error).splitlines()[0]}; must be {known()}'
+      f'topology = {name!r}: must be {known()} ({str(error).splitlines()[0]})'
     ) from error

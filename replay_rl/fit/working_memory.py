@@ -1,15 +1,15 @@
-"""What the programs of a run need while they run, estimated by tracing them.
+"""Estimates the bytes that the programs of a run need while they run.
 
-The functions of the model are traced on shapes alone, of the share of a device.
+It traces the functions of the model on the shapes of one device's share.
 
   kept for the backward pass: the residuals of `jax.vjp` of the model's
-    log-probabilities, which follow remat and logits_chunk.
+    log-probabilities, which depend on remat and logits_chunk.
   working set: `WORKING` times the largest result of a matrix product, which is
-    one of logits, attention scores or the inside of the feed-forward layer; the
-    operations around it are fused, or hold a few arrays of its size. Products
-    that are kept for the backward pass are not counted twice.
+    one of logits, attention scores or the inside of the feed-forward layer.
+    XLA fuses the operations around it, or holds a few arrays of its size.
+    Products that are kept for the backward pass are not counted again.
   copies of weights: the largest array that does not grow with the rows, such as
-    the embedding cast to the type that is computed in.
+    the embedding cast to the compute dtype.
 """
 
 import functools
@@ -30,8 +30,8 @@ from replay_rl.lm import scoring
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
-# Arrays of that size alive at once: of a chunk of logits these are the logits,
-# their softmax and the gradients of both. Compared with XLA in the tests.
+# Arrays of the largest size that exist at once: for a chunk of logits these are
+# the logits, their softmax and the gradients of both. Tests compare with XLA.
 WORKING = 4
 
 
@@ -70,7 +70,7 @@ def activations(
     untied = jax.eval_shape(model.untie, params)
     return jax.tree.leaves(jax.eval_shape(backward, untied, tokens(num_rows)))
 
-  # Two rows at least: a program of one row has other operations.
+  # At least two rows, because a program of one row has other operations.
   once, twice = residuals(2 * num_rows), residuals(4 * num_rows)
   largest, copy = _largest(
     lambda rows: (params, tokens(rows)),
@@ -79,7 +79,7 @@ def activations(
     counted=[leaf.shape for leaf in once],
   )
   return {
-    # Of rows alone: the weights among the residuals cancel.
+    # The difference leaves out the weights among the residuals.
     'kept for the backward pass': (
       sum(map(num_bytes, twice)) - sum(map(num_bytes, once))
     )
@@ -121,7 +121,8 @@ def sampling(
 
   def arguments(num_rows):
     prompts = jax.eval_shape(lambda: state.empty_prompts(shape, num_rows))
-    return params, jax.random.key(0), prompts
+    rollout_id = jax.ShapeDtypeStruct((num_rows,), jnp.uint32)
+    return params, jax.random.key(0), prompts, rollout_id
 
   held = jax.eval_shape(lambda: cache(batch_size=num_rows))
   largest, copy = _largest(arguments, generate, num_rows, counted=())
@@ -133,7 +134,7 @@ def sampling(
 
 
 def num_bytes(array: Any) -> int:
-  """Returns the bytes of an array or of its shape."""
+  """Returns the bytes of an array or of a `jax.ShapeDtypeStruct`."""
   return math.prod(array.shape) * array.dtype.itemsize
 
 
@@ -150,13 +151,13 @@ def _largest(
   *,
   counted: Collection[tuple[int, ...]],
 ) -> tuple[int, int]:
-  """Returns the bytes of the largest product of rows, and copy of weights.
+  """Returns the bytes of the largest product and of the largest weight copy.
 
   Args:
     arguments: rows -> shapes of the arguments of the function.
     function: what to trace.
     num_rows: rows on one device.
-    counted: shapes of products that are counted elsewhere, of twice the rows.
+    counted: shapes, for twice the rows, of products counted elsewhere.
   """
   once, twice = (
     _arrays(jax.make_jaxpr(function)(*arguments(rows)).jaxpr)
@@ -173,7 +174,7 @@ def _largest(
 
 
 def _arrays(jaxpr: Any) -> Iterator[tuple[str, Any]]:
-  """Yields the name of each operation of a program with what it returns."""
+  """Yields the name and the result of each operation of a program."""
   for equation in jaxpr.eqns:
     for value in equation.params.values():
       for inner in value if isinstance(value, (tuple, list)) else (value,):

@@ -1,4 +1,4 @@
-"""Meshes and the one table that says which axis of which array is split."""
+"""Meshes, and the table that says which axis is split over which mesh axis."""
 
 import math
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from replay_rl import base
 
 AXES = ('data', 'fsdp', 'tensor')
 
-# Logical axis -> mesh axes it is split over. An axis that is not named here is
-# whole on every device. Slots are an axis of the rows that the buffer holds;
-# what is one number per slot is whole, see `replay.storage`.
+# Logical axis -> mesh axes that split it. An axis that is not named here is
+# whole on every device. 'slots' is the axis of the rows that the buffer holds;
+# arrays of one number per slot are whole, see `replay.storage`.
 RULES: Mapping[str, tuple[str, ...]] = {
   'rows': ('data', 'fsdp'),
-  # Where fsdp splits the channels or the vocabulary of rows instead.
+  # Rows whose channels or vocabulary are split over fsdp.
   'data_rows': ('data',),
   'fsdp_vocab': ('tensor', 'fsdp'),
   'slots': ('data', 'fsdp'),
@@ -38,8 +38,7 @@ def make(
   Args:
     shape: size of each axis; at most one may be -1, for all devices that are
       left.
-    devices: what to use; all devices by default. A mesh smaller than them
-      takes the first ones.
+    devices: to use; None for all. A smaller mesh takes the first ones.
 
   Raises:
     ValueError: other axes, sizes that are not positive, or too few devices.
@@ -77,7 +76,7 @@ def make(
 def num_parts(
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, logical_axis: str
 ) -> int:
-  """Returns into how many parts a mesh splits an axis, by the table."""
+  """Returns into how many parts a mesh splits an axis, by `RULES`."""
   return math.prod(mesh.shape[axis] for axis in RULES.get(logical_axis, ()))
 
 
@@ -88,13 +87,13 @@ def check(
 ) -> None:
   """Raises ValueError if a mesh does not divide what it would split.
 
-  XLA refuses weights of such a size, but only where they are first placed. Rows
-  it pads, and some devices then compute nothing that counts.
+  XLA refuses such weights, but only once they are placed. The compiler would
+  pad such rows, and some devices would then compute nothing that counts.
 
   Args:
     mesh: the devices.
-    field: of the config, that gave the shape.
-    sizes: what is split: name, logical axis, size.
+    field: of the config that gives the mesh.
+    sizes: name, logical axis and size of what is split.
   """
   for name, axis, size in sizes:
     parts = num_parts(mesh, axis)
@@ -109,7 +108,7 @@ def check(
 
 
 def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
-  """Returns how an array with these logical axes is split."""
+  """Returns how an array with these logical axes is split, by `RULES`."""
   return jax.sharding.PartitionSpec(
     *(RULES.get(axis) if axis is not None else None for axis in logical_axes)
   )
@@ -118,21 +117,21 @@ def spec(logical_axes: Sequence[str | None]) -> jax.sharding.PartitionSpec:
 def whole(
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
 ) -> jax.sharding.NamedSharding:
-  """Returns the sharding of what every device of a mesh has all of."""
+  """Returns the sharding of arrays that every device of a mesh has whole."""
   return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def constrain(
   array: base.Array, logical_axes: Sequence[str | None]
 ) -> base.Array:
-  """Splits an array inside a jit over the current mesh, by the table.
+  """Splits an array inside a jit over the current mesh, by `RULES`.
 
-  Outside of `jax.set_mesh`, or on one device, it changes nothing. Without it
-  the compiler guesses: it follows the weights, which `fsdp` splits along
-  channels, and computes all rows on every device.
+  Outside of `jax.set_mesh`, or on one device, it changes nothing. Without this
+  call the compiler would follow the weights, which `fsdp` splits along
+  channels, and would compute all rows on every device.
 
   Args:
-    array: any array of the program, and so its gradient.
+    array: any array of the program. Its gradient is split alike.
     logical_axes: of its leading axes; the others are whole.
   """
   mesh = jax.sharding.get_abstract_mesh()
@@ -142,5 +141,5 @@ def constrain(
 
 
 def split_rows(tree: base.PyTree) -> base.PyTree:
-  """Splits the leading axis of each leaf, as `constrain`."""
+  """Splits the leading axis of each leaf as 'rows', see `constrain`."""
   return jax.tree.map(lambda leaf: constrain(leaf, ('rows',)), tree)

@@ -1,9 +1,9 @@
 """Runs over many processes, on JAX's multi-controller runtime.
 
-Every process runs the same program on global arrays. What a process finds on
-its own host (a signal, a file, an error) may differ from what the others find,
-so that before it decides what the program does next, all have to agree on it.
-With one process these functions cost nothing.
+Every process runs the same program on global arrays. A process may see on its
+own host what the others do not: a signal, a file, an error. All processes have
+to agree on it before it changes what the program does next. With one process
+these functions cost nothing.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from jax.experimental import multihost_utils
 
 from replay_rl import base
 
-_BARRIER_TIMEOUT = 24 * 3600  # Seconds. Who is dead is noticed before.
+_BARRIER_TIMEOUT = 24 * 3600  # Seconds. The heartbeat ends dead processes.
 
 
 class OtherProcessError(ValueError):
-  """Another process of the run failed, and says why."""
+  """Another process of the run failed; its own output says why."""
 
 
 def start(
@@ -45,18 +45,18 @@ def start(
   Does nothing if no argument asks for it.
 
   Args:
-    from_environment: find the others by what a TPU pod, SLURM, Open MPI or
-      Kubernetes say, as `jax.distributed.initialize` does.
-    coordinator_address: host and port of process 0, as HOST:PORT. With the two
-      below, for everywhere else.
+    from_environment: find the other processes as `jax.distributed.initialize`
+      does on a TPU pod and under SLURM, Open MPI or Kubernetes.
+    coordinator_address: HOST:PORT of process 0. Needed with the next two
+      arguments everywhere else.
     num_processes: of the run.
-    process_id: of this one, from 0.
-    heartbeat_timeout: seconds without a sign of life after which a process
-      counts as dead, and all others end themselves.
+    process_id: of this process, from 0.
+    heartbeat_timeout: seconds after which a silent process counts as dead, and
+      all others end.
 
   Raises:
-    ValueError: a flag of these is missing or not allowed, or the processes do
-      not find each other; names the flag.
+    ValueError: an argument is missing or not allowed, or the processes do not
+      find each other. The message names the flag.
   """
   explicit = {
     '--coordinator_address': coordinator_address,
@@ -79,7 +79,7 @@ def start(
       f'--heartbeat_timeout = {heartbeat_timeout}: must be at least 1 second'
     )
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-  # It would take SIGTERM, which a run handles itself.
+  # The service would catch SIGTERM, which a run handles itself.
   jax.config.update('jax_enable_preemption_service', False)
   try:
     jax.distributed.initialize(
@@ -87,7 +87,7 @@ def start(
       num_processes,
       process_id,
       heartbeat_timeout_seconds=heartbeat_timeout,
-      # How long one that has ended waits for the others.
+      # How long a process that has ended waits for the others.
       shutdown_timeout_seconds=heartbeat_timeout,
     )
   except (ValueError, RuntimeError) as error:
@@ -124,17 +124,17 @@ def _check_flags(
 
 
 def is_main() -> bool:
-  """Returns whether this process writes what only one may write."""
-  # Without other processes no device is asked for.
+  """Returns whether this is the process that writes files for all."""
+  # The first test makes a single process initialize no device.
   return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def barrier(name: str) -> None:
-  """Returns once all processes have come, however long that takes.
+  """Returns once all processes have called it, however long that takes.
 
-  Within a program they may not be long apart: Gloo gives up after 30 seconds.
+  Collectives of a program are less patient: Gloo gives up after 30 seconds.
   """
-  # This one is not made of a collective itself.
+  # Orbax waits on the coordinator, not in a collective.
   ocp.multihost.sync_global_processes(
     f'replay_rl:{name}',
     timeout=_BARRIER_TIMEOUT,
@@ -145,12 +145,13 @@ def barrier(name: str) -> None:
 def aligned(program: Any, static_argnums: Sequence[int] = ()) -> Callable:
   """Returns a jitted program whose first run all processes begin together.
 
-  Some processes compile for longer than others, who read the program from a
-  cache. Each value of the static arguments is a program of its own.
+  Without this, a process that reads the program from a cache would wait in a
+  collective while another still compiles it. Each value of the static arguments
+  is a separate program.
 
   Args:
     program: jitted.
-    static_argnums: as of `jax.jit`.
+    static_argnums: those of its `jax.jit`.
   """
   if jax.process_count() == 1:
     return program
@@ -168,12 +169,12 @@ def aligned(program: Any, static_argnums: Sequence[int] = ()) -> Callable:
 
 
 def any_process(flag: bool) -> bool:
-  """Returns whether the flag is True in any process; all have to call it."""
+  """Returns whether the flag is True in any process; all must call it."""
   return bool(total(np.asarray(flag, np.int32)))
 
 
 def total(array: np.ndarray) -> np.ndarray:
-  """Returns the sum over processes of an int32 array; all have to call it."""
+  """Returns the sum over processes of an int32 array; all must call it."""
   if jax.process_count() == 1:
     return array
   assert array.dtype == np.int32, array.dtype
@@ -190,23 +191,23 @@ def from_main(tree: base.PyTree) -> base.PyTree:
   """
   if jax.process_count() == 1:
     return tree
-  # As integers, because the sum with others' zeros must not change a bit.
+  # As integers, because adding the others' zeros must not change a bit.
   bits = jax.tree.map(lambda leaf: np.asarray(leaf).view(np.uint32), tree)
-  found = multihost_utils.broadcast_one_to_all(bits)
+  received = multihost_utils.broadcast_one_to_all(bits)
   return jax.tree.map(
-    lambda leaf, like: np.asarray(leaf).view(like.dtype), found, tree
+    lambda leaf, like: np.asarray(leaf).view(like.dtype), received, tree
   )
 
 
 @contextlib.contextmanager
 def together(what: str) -> Iterator[None]:
-  """Raises in every process what the body raises in any of them.
+  """Raises an error in every process if the body fails in one of them.
 
-  Also a barrier: none leaves before all have done the body. The body must not
-  hold anything that needs the other processes.
+  It is also a barrier: no process leaves before all have left the body. The
+  body must not wait for other processes.
 
   Args:
-    what: is being done, for the message elsewhere.
+    what: name of the step, for the message of the other processes.
 
   Raises:
     OtherProcessError: the body failed in another process only.
@@ -230,18 +231,18 @@ def check_equal(what: str, value: Any, advice: str) -> None:
   """Raises ValueError in all processes if their values differ.
 
   Args:
-    what: the value is.
+    what: name of the value.
     value: plain JSON.
-    advice: what must hold.
+    advice: end of the message.
   """
   if jax.process_count() == 1:
     return
   text = json.dumps(value, sort_keys=True)
   digest = hashlib.sha256(text.encode()).digest()
-  found = np.asarray(
+  digests = np.asarray(
     multihost_utils.process_allgather(np.frombuffer(digest, np.uint32))
   )
-  others = np.flatnonzero((found != found[0]).any(axis=1)).tolist()
+  others = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
   if others:
     raise ValueError(
       f'{what}: differs between process 0 and the processes {others}; {advice}'
@@ -261,10 +262,10 @@ def check_mesh(mesh: jax.sharding.Mesh) -> None:
 
 @contextlib.contextmanager
 def ending_all() -> Iterator[None]:
-  """Ends this process at once if the body fails, and so the others.
+  """Ends this process at once if the body fails, and thereby all others.
 
-  An orderly end would wait for the others, while they wait for this one in a
-  collective. With one process it changes nothing.
+  An orderly end would wait for the others, while they wait for this process in
+  a collective. With one process it changes nothing.
   """
   try:
     yield
@@ -278,6 +279,6 @@ def ending_all() -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     if is_main():
-      # Where all fail alike, the others get to say why: they die without it.
+      # Time for the others to report their error: they die with process 0.
       time.sleep(1)
     os._exit(1)

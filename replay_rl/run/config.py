@@ -219,7 +219,6 @@ class Config:
 
 
 overrides.register(Config)
-DictParser = overrides.DictParser
 
 
 def model_of(name: str, *, checkpoint: str | None, compute_dtype: str) -> Model:

@@ -10,52 +10,53 @@ from replay_rl.run import build
 from tests import tiny
 
 
+def _parts(config):
+  return build.experiment(config, build.planned_shape(config)).parts
+
+
 class BoundsTest(absltest.TestCase):
   def test_replay_by_hand(self):
-    parts = build.parts(tiny.config())
-    longest = parts.task.max_new_tokens
-    found = bounds.replay(parts, num_rows=12, mu=2.0)
-    # 4 prompts of 4; two updates of 12 rows; a buffer of 32.
+    parts = _parts(tiny.config(replay__batch_size=12))
+    longest = parts.shape.max_new_tokens
+    # 4 prompts of 4; two and three updates of 12 rows in turn; a buffer of 32.
     self.assertEqual(
-      found,
-      bounds.Replay(
+      bounds.replay(parts, updates_per_iteration=2.5, mu=2.0),
+      bounds.ReplayCounts(
         fresh_rollouts=16,
         generated_tokens=16 * longest,
-        updates=2,
-        trained_rollouts=24,
-        trained_tokens=24 * longest,
-        replay_ratio=1.5,
-        cost_units=24 + 2 * 16,
+        updates=2.5,
+        trained_rollouts=30,
+        trained_tokens=30 * longest,
+        replay_ratio=30 / 16,
+        cost_units=30 + 2 * 16,
         buffer_iterations=2.0,
       ),
     )
 
   def _times(self, *, flops, bandwidth, **changes):
     config = tiny.config(num_seeds=2, **changes)
-    parts = build.parts(config)
+    parts = _parts(config)
     device = chips.Device(1.0, flops, bandwidth, '')
     mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
-    found = bounds.times(
-      config, parts, mesh, device, num_rows=8, cache_bytes=1000
-    )
-    return found, parts.transformer, parts.task
+    found = bounds.times(config, parts, mesh, device, cache_bytes=1000)
+    return found, parts.transformer, parts.shape
 
   def test_bound_by_flops(self):
     for remat, passes in ((False, 3), (True, 4)):
-      found, transformer, task = self._times(
+      found, transformer, shape = self._times(
         flops=1.0, bandwidth=1e30, optimizer__remat=remat
       )
-      columns = task.prompt_length + task.max_new_tokens
+      columns = shape.num_tokens
 
       def forward(tokens, context, transformer=transformer):
         weights = 2 * architecture.num_matmul_weights(transformer)
         # Two matrices of 2 heads x 8 channels in one layer.
         return tokens * (weights + 2 * 2 * 16 * context) / 8
 
-      prompt = task.prompt_length
+      prompt = shape.prompt_length
       self.assertAlmostEqual(found.prefill, 2 * forward(16 * prompt, prompt))
       self.assertAlmostEqual(
-        found.decode, 2 * forward(16 * task.max_new_tokens, columns)
+        found.decode, 2 * forward(16 * shape.max_new_tokens, columns)
       )
       self.assertAlmostEqual(
         found.learner, 2 * 2 * passes * forward(8 * columns, columns)
@@ -63,14 +64,14 @@ class BoundsTest(absltest.TestCase):
 
   def test_bound_by_bandwidth(self):
     for dtype, itemsize in (('float32', 4), ('bfloat16', 2)):
-      found, transformer, task = self._times(
+      found, transformer, shape = self._times(
         flops=1e30, bandwidth=1.0, model__compute_dtype=dtype
       )
       num_params = architecture.num_params(transformer)
       self.assertAlmostEqual(found.prefill, 0.0)
       self.assertAlmostEqual(
         found.decode,
-        2 * task.max_new_tokens * (itemsize * num_params / 2 + 1000),
+        2 * shape.max_new_tokens * (itemsize * num_params / 2 + 1000),
       )
       # Three reads of four and three writes, in float32.
       self.assertAlmostEqual(found.learner, 2 * 2 * 7 * 4 * num_params / 8)

@@ -16,6 +16,7 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import storage
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from replay_rl.run import schedule
 from tests import tiny
 
 _TWO = {'data': 1, 'fsdp': 2, 'tensor': 1}
@@ -51,11 +52,15 @@ def text_config(**changes) -> config_lib.Config:
   )
 
 
+def _experiment(config):
+  return build.experiment(config, build.planned_shape(config))
+
+
 def _programs(config, mesh_shape):
   mesh = mesh_lib.make(mesh_shape)
-  parts = build.parts(config, task=memory_lib.task_of(config))
-  found = compilation.programs(config, parts, mesh)
-  return parts, mesh, {program.name: program for program in found}
+  experiment = _experiment(config)
+  found = compilation.programs(config, experiment, mesh)
+  return experiment.parts, mesh, {program.name: program for program in found}
 
 
 def _kept(config, parts, mesh) -> int:
@@ -69,7 +74,8 @@ class RunTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.config = text_config(num_seeds=2)
+    # Updates of two iterations, so that the sampler has a ring of two.
+    cls.config = text_config(num_seeds=2, sampler__weight_lag=4)
     with mock.patch.object(
       compilation, 'measure', wraps=compilation.measure
     ) as measured:
@@ -83,7 +89,7 @@ class RunTest(parameterized.TestCase):
       list(self.programs),
       [
         'init',
-        'act',
+        'generate',
         'remember',
         'learn',
         'evaluate',
@@ -110,12 +116,11 @@ class RunTest(parameterized.TestCase):
 
   def test_the_learner_finds_what_was_generated_where_the_sampler_put_it(self):
     _, generation, _ = self.arguments['remember']
-    _, fresh = self.arguments['learn']
+    _, fresh, _ = self.arguments['learn']
     for rows in generation.completions.tokens, fresh.rollouts.tokens:
       self.assertEqual(rows.sharding.shard_shape(rows.shape)[1], 8)
-    self.assertTrue(generation.policy_version.sharding.is_fully_replicated)
 
-  @parameterized.parameters('act', 'remember', 'learn')
+  @parameterized.parameters('remember', 'learn')
   def test_the_run_is_donated(self, name):
     memory = self.programs[name].memory
     run = self.programs['init'].memory.outputs
@@ -128,6 +133,8 @@ class RunTest(parameterized.TestCase):
       memory = self.programs[name].memory
       self.assertEqual(memory.arguments + memory.rest_of_run, run, name)
       self.assertGreater(memory.rest_of_run, run / 4, name)
+    # It reads a copy of weights of the ring.
+    self.assertEqual(self.programs['generate'].memory.rest_of_run, run)
     self.assertEqual(self.programs['init'].memory.rest_of_run, 0)
 
   def test_a_checkpoint_is_a_copy(self):
@@ -154,16 +161,16 @@ class RunTest(parameterized.TestCase):
     ideal = 2 * 2 * 6 * 8 * 9 * weights / 2
     self.assertBetween(flops.number, ideal, 4 * ideal)
     self.assertEqual(flops.certainty, hlo.EXACT)
-    self.assertEqual(self.programs['act'].flops.certainty, hlo.AT_MOST)
+    self.assertEqual(self.programs['generate'].flops.certainty, hlo.AT_MOST)
 
 
 class ProgramsTest(parameterized.TestCase):
   def test_a_task_in_jax_is_one_program_and_what_is_off_is_left_out(self):
     config = tiny.config(evaluation__every=0, logging__samples_every=0)
     _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
-    self.assertEqual(list(programs), ['init', 'iterate', 'checkpoint'])
-    self.assertEqual(programs['iterate'].collectives, [])
-    self.assertGreater(programs['iterate'].flops.number, 0)
+    self.assertEqual(list(programs), ['init', 'cycle', 'checkpoint'])
+    self.assertEqual(programs['cycle'].collectives, [])
+    self.assertGreater(programs['cycle'].flops.number, 0)
 
   def test_with_the_buffer_on_the_host_a_task_in_jax_goes_in_steps(self):
     config = tiny.config(
@@ -182,7 +189,7 @@ class ProgramsTest(parameterized.TestCase):
     ):
       _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
     self.assertEqual(
-      list(programs), ['init', 'act', 'remember', 'learn', 'checkpoint']
+      list(programs), ['init', 'generate', 'remember', 'learn', 'checkpoint']
     )
     places = [call.args[1].memory_kind for call in made.call_args_list]
     self.assertContainsSubset(['pinned_host', 'pinned_host'], places)
@@ -204,7 +211,7 @@ class ProgramsTest(parameterized.TestCase):
       compilation, 'measure', return_value=nothing
     ) as measured:
       _programs(config_fn(), _TWO)
-    _, _, params, _ = measured.call_args.args
+    _, _, params, _, _ = measured.call_args.args
     shapes = jax.tree.leaves(params)
     self.assertEqual(
       {shape.sharding is not None for shape in shapes}, {is_split}
@@ -213,10 +220,25 @@ class ProgramsTest(parameterized.TestCase):
     if is_split:
       self.assertEqual(embedding.sharding.shard_shape(embedding.shape)[1], 8)
 
+  def test_the_cycle_is_the_one_with_the_most_updates(self):
+    config = tiny.config(replay__updates_per_iteration=0.5)
+    with mock.patch.object(
+      compilation, 'measure', wraps=compilation.measure
+    ) as measured:
+      empty = jax.jit(lambda: 0).lower().compile()
+      with mock.patch.object(jax.stages.Lowered, 'compile', return_value=empty):
+        _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
+    (events,) = [
+      call.args[3]
+      for call in measured.call_args_list
+      if call.args[0] == 'cycle'
+    ]
+    self.assertEqual(events[-1], schedule.Learn(1))
+
   def test_no_mesh_is_left_behind_when_one_stops_early(self):
     config = tiny.config()
     mesh = mesh_lib.make(_TWO)
-    found = compilation.programs(config, build.parts(config), mesh)
+    found = compilation.programs(config, _experiment(config), mesh)
     next(found)
     self.assertTrue(jax.sharding.get_mesh().empty)
 
@@ -238,7 +260,7 @@ class MeasureTest(parameterized.TestCase):
     self.assertEqual(plain.memory.arguments, 64)
     self.assertEqual(plain.memory.outputs, 64)
     self.assertEqual(plain.memory.peak - donated.memory.peak, 64)
-    memory = compilation.Memory(1, 20, 15, 300, 4000, 50000, 600000)
+    memory = compilation.ProgramMemory(1, 20, 15, 300, 4000, 50000, 600000)
     self.assertEqual(memory.peak, 654000)
 
   def test_the_rest_of_the_run_is_never_negative(self):
@@ -279,7 +301,8 @@ class MeasureTest(parameterized.TestCase):
       found = self._measure(lambda x: x + 1, size_of_run=600001)
       of_tpu = compilation._alive(sizes, 'tpu')
     self.assertEqual(
-      found.memory, compilation.Memory(1, 20, 300, 4000, 3721, 50000, 600000)
+      found.memory,
+      compilation.ProgramMemory(1, 20, 300, 4000, 3721, 50000, 600000),
     )
     self.assertEqual(of_tpu, 3000 - 100 - 30 + 7 - 2)
 

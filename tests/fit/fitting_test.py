@@ -21,16 +21,22 @@ from tests import tiny
 _ONE = {'data': 1, 'fsdp': 1, 'tensor': 1}
 
 
-def _program(name='iterate', peak=100, error=None) -> compilation.Program:
+def _program(name='cycle', peak=100, error=None) -> compilation.Program:
   exact = hlo.Times(2, hlo.EXACT)
   return compilation.Program(
     name=name,
-    memory=None if error else compilation.Memory(9, 10, 5, 4, peak - 3, 2, 1),
+    memory=None
+    if error
+    else compilation.ProgramMemory(9, 10, 5, 4, peak - 3, 2, 1),
     flops=hlo.Times(7, hlo.AT_MOST),
     collectives=[hlo_costs.Collective('all-gather', 8, exact, 'f32[2]', 'a/b')],
     error=error,
     seconds=1.26,
   )
+
+
+def _experiment(config):
+  return build.experiment(config, build.planned_shape(config))
 
 
 def _compiling(*programs):
@@ -45,14 +51,14 @@ class FittingTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls.config = tiny.config(evaluation__num_prompts=8)
-    cls.parts = build.parts(cls.config)
+    cls.experiment = _experiment(cls.config)
 
   def _check(self, *programs, memory=100.0, stops_early=False):
     said = []
     with _compiling(*programs):
       found = fitting.check(
         self.config,
-        self.parts,
+        self.experiment,
         topology.make('cpu:8', memory=memory),
         {'data': 2, 'fsdp': -1, 'tensor': 1},
         stops_early=stops_early,
@@ -65,7 +71,7 @@ class FittingTest(parameterized.TestCase):
     self.assertEqual(found.problems, [])
     self.assertEqual(found.mesh, {'data': 2, 'fsdp': 4, 'tensor': 1})
     self.assertEqual(
-      said[1], 'cpu:8 data 2 x fsdp 4 x tensor 1: iterate took 1 s'
+      said[1], 'cpu:8 data 2 x fsdp 4 x tensor 1: cycle took 1 s'
     )
 
   def test_it_does_not_if_one_is_a_byte_too_large_or_does_not_compile(self):
@@ -79,7 +85,7 @@ class FittingTest(parameterized.TestCase):
       found.problems,
       [
         'init does not fit: 2.000 GB of 2.000',
-        'iterate does not compile: no room',
+        'cycle does not compile: no room',
       ],
     )
     self.assertLen(found.programs, 3)
@@ -91,48 +97,50 @@ class FittingTest(parameterized.TestCase):
 
   def test_a_mesh_that_does_not_divide_the_run_is_refused(self):
     with self.assertRaisesRegex(ValueError, '= 8 must divide'):
-      fitting.planned_peaks(self.config, self.parts, _ONE | {'tensor': 8})
+      fitting.planned_peaks(self.config, self.experiment, _ONE | {'tensor': 8})
 
   def test_the_plan_of_a_program_is_all_that_is_kept_and_its_own(self):
     memory = memory_lib.memory(
-      self.config, self.parts, memory_lib.abstract_mesh(_ONE)
+      self.config, self.experiment.parts, memory_lib.abstract_mesh(_ONE)
     )
     kept = sum(memory.kept.values())
     own = {name: sum(t.values()) for name, t in memory.programs.items()}
     self.assertEqual(
-      fitting.planned_peaks(self.config, self.parts, _ONE),
+      fitting.planned_peaks(self.config, self.experiment, _ONE),
       {
-        'act': kept + own['sampler'],
+        'generate': kept + own['sampler'],
         'learn': kept + own['learner'],
-        'iterate': kept + max(own['sampler'], own['learner']),
+        'cycle': kept + max(own['sampler'], own['learner']),
         'evaluate': kept + own['evaluation'],
         'checkpoint': 2 * kept,
       },
     )
     without = tiny.config(evaluation__every=0)
     self.assertNotIn(
-      'evaluate', fitting.planned_peaks(without, self.parts, _ONE)
+      'evaluate', fitting.planned_peaks(without, self.experiment, _ONE)
     )
 
   def test_a_check_is_json(self):
-    found, _ = self._check(_program(peak=50), _program('act', error='no room'))
-    planned = found.planned['iterate']
+    found, _ = self._check(
+      _program(peak=50), _program('generate', error='no room')
+    )
+    planned = found.planned['cycle']
     read = json.loads(json.dumps(fitting.as_json(found)))
     self.assertFalse(read['fits'])
     self.assertEqual(read['num_chips'], 8)
-    self.assertEqual(read['problems'], ['act does not compile: no room'])
-    iterate = read['programs']['iterate']
-    self.assertEqual(iterate['memory']['peak'], 50)
-    self.assertEqual(iterate['memory']['temporaries'], 4)
-    self.assertEqual(iterate['planned'], planned)
-    self.assertAlmostEqual(iterate['peak_over_planned'], 50 / planned)
-    self.assertEqual(iterate['flops'], {'number': 7, 'certainty': 'at most'})
+    self.assertEqual(read['problems'], ['generate does not compile: no room'])
+    cycle = read['programs']['cycle']
+    self.assertEqual(cycle['memory']['peak'], 50)
+    self.assertEqual(cycle['memory']['temporaries'], 4)
+    self.assertEqual(cycle['planned'], planned)
+    self.assertAlmostEqual(cycle['peak_over_planned'], 50 / planned)
+    self.assertEqual(cycle['flops'], {'number': 7, 'certainty': 'at most'})
     self.assertEqual(
-      iterate['collectives'][0]['times'], {'number': 2, 'certainty': ''}
+      cycle['collectives'][0]['times'], {'number': 2, 'certainty': ''}
     )
-    self.assertEqual(iterate['seconds'], 1.3)
-    self.assertIsNone(read['programs']['act']['memory'])
-    self.assertIsNone(read['programs']['act']['peak_over_planned'])
+    self.assertEqual(cycle['seconds'], 1.3)
+    self.assertIsNone(read['programs']['generate']['memory'])
+    self.assertIsNone(read['programs']['generate']['peak_over_planned'])
 
 
 class SmallestTest(parameterized.TestCase):
@@ -140,13 +148,15 @@ class SmallestTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls.config = tiny.config(replay__batch_size=16)
-    cls.parts = build.parts(cls.config)
+    cls.experiment = _experiment(cls.config)
     planned_peaks = fitting.planned_peaks
     # A second for each mesh, and many tests try the same.
     cls.planned = staticmethod(
       functools.cache(
         lambda *sizes: planned_peaks(
-          cls.config, cls.parts, dict(zip(mesh_lib.AXES, sizes, strict=True))
+          cls.config,
+          cls.experiment,
+          dict(zip(mesh_lib.AXES, sizes, strict=True)),
         )
       )
     )
@@ -158,8 +168,8 @@ class SmallestTest(parameterized.TestCase):
     peaks = iter(peaks)
     tried = []
 
-    def programs(config, parts, mesh):
-      del config, parts
+    def programs(config, experiment, mesh):
+      del config, experiment
       tried.append(tuple(mesh.shape.values()))
       return iter([_program(peak=next(peaks)), _program('samples', 1)])
 
@@ -168,7 +178,7 @@ class SmallestTest(parameterized.TestCase):
       mock.patch.object(
         fitting,
         'planned_peaks',
-        side_effect=lambda config, parts, shape: cls.planned(
+        side_effect=lambda config, experiment, shape: cls.planned(
           *(shape[axis] for axis in mesh_lib.AXES)
         ),
       ),
@@ -187,7 +197,7 @@ class SmallestTest(parameterized.TestCase):
       found = list(
         fitting.smallest(
           cls.config,
-          cls.parts,
+          cls.experiment,
           'v5e',
           mesh_shape,
           memory=memory,

@@ -1,6 +1,5 @@
 """Tests of the memory that a run is said to need."""
 
-import dataclasses
 import functools
 
 import jax
@@ -21,9 +20,15 @@ from replay_rl.rl import losses
 from replay_rl.run import build
 from replay_rl.run import learner
 from replay_rl.run import programs
+from replay_rl.run import state as run_state
 from tests import tiny
+from tests.replay import buffers
 
 _ONE = {'data': 1, 'fsdp': 1, 'tensor': 1}
+
+
+def _parts(config):
+  return build.experiment(config, build.planned_shape(config)).parts
 
 
 def _transformer(**changes) -> architecture.TransformerConfig:
@@ -53,21 +58,11 @@ def _compiled_update(transformer, *, num_microbatches, chunk_size, remat):
   graphdef, params = jax.eval_shape(
     functools.partial(model.init, transformer), jax.random.key(0)
   )
-  optimizer = optax.adamw(1e-3)
-  shape = (4 * num_microbatches, transformer.max_context)
-
-  def array(dtype, shape=shape):
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-  rollouts = base.Rollout(
-    array(jnp.int32),
-    array(jnp.bool_),
-    array(jnp.float32),
-    *(array(jnp.float32, shape[:1]) for _ in range(2)),
-    *(array(jnp.int32, shape[:1]) for _ in range(2)),
-  )
-  update = functools.partial(
-    learner.update,
+  num_rows = 4 * num_microbatches
+  rows = buffers.make_rows(range(num_rows), transformer.max_context)
+  rows_B = jnp.zeros(num_rows)
+  batch = base.Batch(rows, rows_B, rows_B > 0, rows_B > 0, rows_B, rows_B[0])
+  functions = learner.UpdateFunctions(
     logprobs_fn=functools.partial(
       scoring.token_logprobs,
       graphdef,
@@ -78,17 +73,20 @@ def _compiled_update(transformer, *, num_microbatches, chunk_size, remat):
     loss_fn=functools.partial(
       losses.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=None
     ),
+    statistics_fn=None,
     normalizer_fn=losses.token_mean,
-    optimizer=optimizer,
+    row_weight_fn=None,
+    optimizer=optax.adamw(1e-3),
+    gate=None,
+  )
+  update = functools.partial(
+    learner.update,
+    functions=functions,
+    num_updates_since_fresh=0,
     num_microbatches=num_microbatches,
   )
-  state = jax.eval_shape(lambda tree: learner.init(tree, optimizer), params)
-  return _analysis(
-    jax.jit(update, donate_argnums=0),
-    state,
-    rollouts,
-    array(jnp.bool_, shape[:1]),
-  )
+  state = jax.eval_shape(lambda tree: learner.init(tree, functions), params)
+  return _analysis(jax.jit(update, donate_argnums=0), state, batch)
 
 
 def _analysis(program, *arguments):
@@ -122,15 +120,12 @@ class ActivationsTest(parameterized.TestCase):
 
   def test_generation_is_within_a_factor_of_two_of_the_compiler(self):
     transformer = _transformer(vocab_size=4096)
-    parts = build.parts(tiny.config())
+    shape = _parts(tiny.config()).shape
     graphdef, params = jax.eval_shape(
       functools.partial(model.init, transformer), jax.random.key(0)
     )
-    prompts = base.Prompts(
-      jax.ShapeDtypeStruct((32, 32), jnp.int32),
-      jax.ShapeDtypeStruct((32,), jnp.int32),
-      None,
-    )
+    shape = shape._replace(prompt_length=32, max_new_tokens=32)
+    prompts = jax.eval_shape(lambda: run_state.empty_prompts(shape, 32))
     generate = functools.partial(
       sampler.generate,
       graphdef,
@@ -142,10 +137,9 @@ class ActivationsTest(parameterized.TestCase):
       top_p=None,
     )
     found = _analysis(
-      jax.jit(generate), params, jax.random.key(0), prompts
+      jax.jit(generate), params, jax.random.key(0), prompts, prompts.prompt_id
     ).temp_size_in_bytes
-    task = dataclasses.replace(parts.task, prompt_length=32, max_new_tokens=32)
-    terms = working_memory.sampling(transformer, task, num_rows=32)
+    terms = working_memory.sampling(transformer, shape, num_rows=32)
     ratio = sum(terms.values()) / found
     self.assertGreater(ratio, 0.5)
     self.assertLess(ratio, 2.0)
@@ -187,25 +181,21 @@ class MemoryTest(parameterized.TestCase):
   def test_what_is_kept_is_what_the_run_itself_keeps(self, shape, num_seeds):
     config = tiny.config(
       num_seeds=num_seeds,
-      sampler__weight_lag=2,
+      sampler__weight_lag=4,
       replay__batch_size=16,
     )
-    parts = build.parts(config)
+    parts = _parts(config)
     found = memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))
     mesh = mesh_lib.make(shape)
     with jax.set_mesh(mesh):
       run = programs.build(
         parts,
-        num_seeds=num_seeds,
-        vmap_seeds=False,
-        num_eval_prompts=1,
-        num_eval_samples=1,
-        num_shown=1,
-        buffer_memory='device',
-        mesh=mesh,
+        build.task(config),
+        programs.settings_of(config, mesh=mesh, sampler_mesh=None),
       ).init(
         parts.init_params_fn(jax.random.key(0)),
         jnp.arange(num_seeds, dtype=jnp.uint32),
+        run_state.of_seeds(parts.hyper, num_seeds),
       )
 
     def first_shard(tree):
@@ -218,9 +208,14 @@ class MemoryTest(parameterized.TestCase):
       {
         'parameters': first_shard(run.learner.params),
         'optimizer state': first_shard(run.learner.opt_state),
-        'lagged weights': first_shard(run.delay_line),
+        'published weights': first_shard(run.sampler),
         'replay buffer': first_shard(run.buffer),
       },
+    )
+    # The sampler reads the weights of one seed and one publication.
+    self.assertEqual(
+      found.programs['sampler']['copy of published weights'],
+      found.kept['parameters'] // num_seeds,
     )
     self.assertEqual(
       found.checkpoint, sum(leaf.nbytes for leaf in jax.tree.leaves(run))
@@ -235,7 +230,7 @@ class MemoryTest(parameterized.TestCase):
     self, num_microbatches, factor
   ):
     config = tiny.config(optimizer__num_microbatches=num_microbatches)
-    parts = build.parts(config)
+    parts = _parts(config)
     found = memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
     vocab_size = parts.transformer.vocab_size
     num_weights = architecture.num_params(parts.transformer) + 16 * vocab_size
@@ -245,10 +240,10 @@ class MemoryTest(parameterized.TestCase):
 
   def test_the_cache_is_split_over_rows_and_heads(self):
     config = tiny.config(replay__batch_size=16)
-    parts = build.parts(config)
+    parts = _parts(config)
     mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
     found = memory_lib.memory(config, parts, mesh)
-    columns = parts.task.prompt_length + parts.task.max_new_tokens - 1
+    columns = parts.shape.num_tokens - 1
 
     def cache(rows, heads):
       # Keys and values of float32; flags, counters and the shared one.
@@ -261,7 +256,7 @@ class MemoryTest(parameterized.TestCase):
     found = []
     for vmap_seeds in (False, True):
       config = tiny.config(num_seeds=3, vmap_seeds=vmap_seeds)
-      parts = build.parts(config)
+      parts = _parts(config)
       found.append(
         memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
       )
@@ -290,17 +285,14 @@ class MemoryTest(parameterized.TestCase):
   def test_words_of_a_buffer_on_the_host_take_nothing_of_the_device(self):
     shape = {'data': 1, 'fsdp': 2, 'tensor': 1}
     here, there = (
-      memory_lib.memory(
-        config, build.parts(config), memory_lib.abstract_mesh(shape)
-      )
+      memory_lib.memory(config, _parts(config), memory_lib.abstract_mesh(shape))
       for config in (
         tiny.config(mesh__buffer_memory=memory)
         for memory in ('device', 'pinned_host')
       )
     )
     # Half of the slots: tokens and log-probabilities of 4 bytes each.
-    parts = build.parts(tiny.config())
-    num_tokens = parts.task.prompt_length + parts.task.max_new_tokens
+    num_tokens = _parts(tiny.config()).shape.num_tokens
     words = 16 * num_tokens * (4 + 4)
     self.assertEqual((here.on_host, there.on_host), (0, words))
     self.assertEqual(
@@ -322,7 +314,7 @@ class MemoryTest(parameterized.TestCase):
   )
   def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):
     config = tiny.config(evaluation__every=0, replay__capacity=96)
-    parts = build.parts(config)
+    parts = _parts(config)
     with self.assertRaisesRegex(ValueError, message):
       memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))
 
