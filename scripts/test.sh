@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lint, types and every test. Usage: bash scripts/test.sh [--parity] [PYTEST ARGUMENT ...]
-# --parity: also the comparison with transformers, which installs torch (6 GB).
+# --parity: also compares with transformers, which installs torch (6 GB).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -18,9 +18,10 @@ say "Lint"
 say "Types"
 .venv/bin/pyright --warnings
 say "Tests"
-# A process per core, up to 8 of about 3 GB; an idle one takes over tests.
+# A process per core, at most 8, as each takes about 3 GB. An idle process takes
+# tests over.
 .venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
   "${ignored[@]}" "$@"
 if [ "$extras" = test ]; then
-  say "Left out: tests/parity, against torch and transformers; run bash scripts/test.sh --parity"
+  say "Left out: tests/parity, which bash scripts/test.sh --parity runs"
 fi
