@@ -1,7 +1,8 @@
-"""Arms of a study: each is a set of changes of the same on-policy run.
+"""Arms of a study: each is a set of changes to the same on-policy run.
 
-A change is written like an override on the command line: the path of a field,
-such as `replay.capacity`, and its value.
+A change has the path of a field, such as `replay.capacity`, and a value, as an
+override on the command line has. The on-policy run draws nothing, so its
+`replay.batch_size`, `replay.weights` and `replay.draw` are None.
 """
 
 import functools
@@ -28,7 +29,7 @@ def reuse(updates_per_iteration: int, num_fresh: int) -> dict[str, Any]:
   The buffer holds the last four iterations.
 
   Args:
-    updates_per_iteration: how often each rollout is learned from on average.
+    updates_per_iteration: updates in which a rollout is used, on average.
     num_fresh: rollouts of an iteration, and of an update.
   """
   return {

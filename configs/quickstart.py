@@ -7,9 +7,9 @@ Question: how many generated tokens does replay save on the way to a reward of
 (arXiv 2606.04560)?
 
 The model is that of configs/base_small.py. It imitates a teacher that forgets
-seven carries of ten, and then learns from the reward. The arms, as
+seven of ten carries, and then learns from the reward. The arms, as
 `--config=configs/quickstart.py:<arm>`:
-  on_policy    each rollout is learned from once, and then forgotten
+  on_policy    learns from each rollout once
   reuse_2      (the default) two updates per iteration from a FIFO buffer of the
                last four iterations, sampled uniformly
   reuse_4      four updates per iteration from that buffer
@@ -38,7 +38,7 @@ _ARMS = {
   | {'num_iterations': 36, 'optimizer.learning_rate': 5e-4},
   'prioritized': arms.PRIORITIZED
   | {
-    # Never binding: ages are 0 to 10, and each is one iteration.
+    # Always enough: ages are 0 to 10, and each is one iteration.
     'replay.capacity': 12 * _NUM_FRESH,
     'optimizer.num_microbatches': 3,
   },
