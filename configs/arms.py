@@ -21,6 +21,17 @@ PRIORITIZED = {
   'replay.drop_zero_variance': True,
 }
 
+# "Prioritized Experience Replay" (arXiv 1511.05952) with its correction of the
+# weights, on top of a reuse: priorities follow the policy, and the rate follows
+# the effective sample size ("VCPO", arXiv 2602.17616).
+PER = {
+  'replay.weights': 'proportional(exponent=0.6)',
+  'replay.draw': 'blocked_inverse_cdf(stratified=True)',
+  'replay.feedback': 'reweighted_advantage_magnitude()',
+  'loss.row_weights': 'per_importance_weights(exponent=0.4)',
+  'optimizer.gate': 'ess_scaled_rate(on_policy_ess=1.0)',
+}
+
 
 def reuse(updates_per_iteration: int, num_fresh: int) -> dict[str, Any]:
   """Returns the changes for a FIFO buffer that is sampled uniformly.

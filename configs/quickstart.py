@@ -15,6 +15,9 @@ seven of ten carries, and then learns from the reward. The arms, as
   reuse_4      four updates per iteration from that buffer
   prioritized  one update per iteration on the fresh rollouts and half as many
                older ones, drawn by |advantage|, at most 10 learner steps old
+  per          reuse_2 with rows drawn by a priority that each update renews, a
+               loss that corrects for it, and a learning rate that falls with the
+               effective sample size (not yet measured)
 
 Command: python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \
     --workdir=runs/reuse_4
@@ -42,6 +45,7 @@ _ARMS = {
     'replay.capacity': 12 * _NUM_FRESH,
     'optimizer.num_microbatches': 3,
   },
+  'per': arms.reuse(2, _NUM_FRESH) | arms.PER | {'num_iterations': 50},
 }
 
 

@@ -88,9 +88,7 @@ class MainTest(parameterized.TestCase):
     self.assertEqual(
       out.count('cycle        all '), len(set(kinds)), (set(kinds), out)
     )
-    self.assertBetween(
-      check['programs']['cycle']['peak_over_planned'], 0.2, 5
-    )
+    self.assertBetween(check['programs']['cycle']['peak_over_planned'], 0.2, 5)
 
   def test_a_chip_with_too_little_memory(self):
     programs = compilation.programs
@@ -135,7 +133,9 @@ class MainTest(parameterized.TestCase):
         (500, hlo.Times(3, hlo.AT_MOST)),
       )
     ]
-    memory = compilation.ProgramMemory(10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9)
+    memory = compilation.ProgramMemory(
+      10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9
+    )
     program = compilation.Program(
       'generate', memory, exact(2 * 10**12), found, None, 1
     )

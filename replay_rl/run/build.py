@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from replay_rl import base
+from replay_rl import choices
 from replay_rl import rng
 from replay_rl.lm import architecture
 from replay_rl.lm import model
@@ -21,7 +22,6 @@ from replay_rl.lm import scoring
 from replay_rl.lm.hf import checkpoint as hf_checkpoint
 from replay_rl.lm.hf import config as hf_config
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.run import choices
 from replay_rl.run import config as config_lib
 from replay_rl.run import functions as functions_lib
 from replay_rl.run import placement

@@ -16,9 +16,9 @@ from typing import Annotated
 from typing import Any
 
 from replay_rl import constants
+from replay_rl import overrides
 from replay_rl.lm import architecture
 from replay_rl.lm import families
-from replay_rl.run import overrides
 
 TEXT_TASK = 'problems()'
 BUFFER_MEMORIES = ('device', 'pinned_host')

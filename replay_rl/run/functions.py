@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from replay_rl import base
+from replay_rl import choices
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
@@ -22,7 +23,6 @@ from replay_rl.rl import importance
 from replay_rl.rl import losses
 from replay_rl.rl import optimizers
 from replay_rl.rl import statistics
-from replay_rl.run import choices
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
 from replay_rl.run import schedule

@@ -39,9 +39,7 @@ def _plus_or_minus(rewards, group_id):
 
 @functools.cache
 def _built():
-  experiment = tiny_run.experiment(
-    {'advantage': _plus_or_minus}, **EVERYTHING
-  )
+  experiment = tiny_run.experiment({'advantage': _plus_or_minus}, **EVERYTHING)
   settings = tiny_run.settings(num_seeds=len(SEEDS))
   built = programs.build(experiment.parts, tiny_run.task(), settings)
   return experiment, built
@@ -129,9 +127,7 @@ class HyperTest(parameterized.TestCase):
 
   def test_no_number_of_the_config_is_left_out(self):
     hyper = _built()[0].parts.hyper
-    tried = {
-      (field, name) for field, names in hyper.items() for name in names
-    }
+    tried = {(field, name) for field, names in hyper.items() for name in names}
     self.assertEqual(
       tried
       - {('optimizer.transform', name) for name in ('b1', 'b2', 'eps')}
@@ -156,9 +152,7 @@ class HyperTest(parameterized.TestCase):
   def test_they_are_the_numbers_that_the_config_would_bind(self):
     # The run of a config that has the number is the run that is given it.
     changes = EVERYTHING | {'optimizer__learning_rate': 3e-2}
-    parts = tiny_run.experiment(
-      {'advantage': _plus_or_minus}, **changes
-    ).parts
+    parts = tiny_run.experiment({'advantage': _plus_or_minus}, **changes).parts
     self.assertEqual(parts.hyper['optimizer']['learning_rate'], 3e-2)
     given = _with('optimizer', 'learning_rate', 3e-2)
     for one, other in zip(

@@ -1,4 +1,4 @@
-"""Tests of replay_rl.run.choices."""
+"""Tests of replay_rl.choices."""
 
 import functools
 import json
@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl import choices
 from replay_rl import constants
 from replay_rl.rl import advantages
 from replay_rl.rl import gates
 from replay_rl.rl import losses
-from replay_rl.run import choices
-from tests.run import user_functions
+from tests import user_functions
 
 MODULE = user_functions.__name__
 
