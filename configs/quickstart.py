@@ -16,8 +16,8 @@ seven of ten carries, and then learns from the reward. The arms, as
   prioritized  one update per iteration on the fresh rollouts and half as many
                older ones, drawn by |advantage|, at most 10 learner steps old
   per          reuse_2 with rows drawn by a priority that each update renews, a
-               loss that corrects for it, and a learning rate that falls with the
-               effective sample size (not yet measured)
+               loss that corrects for it, and a learning rate that falls with
+               the effective sample size (not yet measured)
 
 Command: python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \
     --workdir=runs/reuse_4

@@ -238,24 +238,62 @@ def base_weights(
 def _transformer(
   settings: config_lib.Model, shape: task_lib.Shape
 ) -> architecture.TransformerConfig:
-  if settings.checkpoint is not None and settings.d_model is None:
-    return hf_config.read_config(
-      pathlib.Path(settings.checkpoint).expanduser(),
+  """Returns the shape of the model: as given, or that of its checkpoint."""
+  if settings.checkpoint is not None and config_lib.missing_shape(settings):
+    transformer = _of_checkpoint(
+      settings.checkpoint,
       max_context=shape.num_tokens,
       compute_dtype=settings.compute_dtype,
     )
-  fields = dataclasses.asdict(settings)
-  del fields['checkpoint']
-  if fields['vocab_size'] is None:
-    fields['vocab_size'] = shape.vocab_size
-  if fields['vocab_size'] < shape.vocab_size:
+    _check_same(settings.checkpoint, settings, transformer)
+  else:
+    fields = dataclasses.asdict(settings)
+    del fields['checkpoint']
+    if fields['vocab_size'] is None:
+      fields['vocab_size'] = shape.vocab_size
+    if fields['rope_scaling'] is not None:
+      fields['rope_scaling'] = architecture.RopeScaling(
+        **fields['rope_scaling']
+      )
+    transformer = architecture.TransformerConfig(
+      max_context=shape.num_tokens, **fields
+    )
+  if transformer.vocab_size < shape.vocab_size:
     raise ValueError(
-      f'model.vocab_size = {settings.vocab_size}: must be at least the '
+      f'model.vocab_size = {transformer.vocab_size}: must be at least the '
       f'{shape.vocab_size} tokens of the task'
     )
-  if fields['rope_scaling'] is not None:
-    fields['rope_scaling'] = architecture.RopeScaling(**fields['rope_scaling'])
-  return architecture.TransformerConfig(max_context=shape.num_tokens, **fields)
+  return transformer
+
+
+def _of_checkpoint(
+  folder: str, *, max_context: int, compute_dtype: str
+) -> architecture.TransformerConfig:
+  return hf_config.read_config(
+    pathlib.Path(folder).expanduser(),
+    max_context=max_context,
+    compute_dtype=compute_dtype,
+  )
+
+
+def _check_same(
+  folder: str,
+  given: config_lib.Model | architecture.TransformerConfig,
+  there: architecture.TransformerConfig,
+) -> None:
+  """Raises ValueError if a given field is not that of the checkpoint."""
+  differing = []
+  for field in dataclasses.fields(there):
+    value, its = getattr(given, field.name, None), getattr(there, field.name)
+    if isinstance(value, dict):  # As the config writes it.
+      value = architecture.RopeScaling(**value)
+    if value is not None and value != its:
+      differing.append(f'{field.name} = {value} (there: {its})')
+  if differing:
+    raise ValueError(
+      f'model.checkpoint = {folder!r}: must have the shape that the config '
+      f'gives; {"; ".join(differing)}'
+    )
 
 
 def _pretrained(
@@ -263,21 +301,17 @@ def _pretrained(
 ) -> base.PyTree:
   """Returns the weights of a checkpoint, where the current mesh wants them."""
   path = pathlib.Path(folder).expanduser()
-  there = hf_config.read_config(
-    path,
+  there = _of_checkpoint(
+    folder,
     max_context=transformer.max_context,
     compute_dtype=transformer.compute_dtype,
   )
-  differing = [
-    f'{field.name} = {getattr(transformer, field.name)} '
-    f'(there: {getattr(there, field.name)})'
-    for field in dataclasses.fields(transformer)
-    if getattr(transformer, field.name) != getattr(there, field.name)
-  ]
-  if differing:
+  _check_same(folder, transformer, there)
+  # A scaling that only the checkpoint has would go unnoticed above.
+  if there.rope_scaling != transformer.rope_scaling:
     raise ValueError(
-      f'model.checkpoint = {folder!r}: must have the shape that the config '
-      f'gives; {"; ".join(differing)}'
+      f'model.checkpoint = {folder!r}: must have rope_scaling = '
+      f'{transformer.rope_scaling} (there: {there.rope_scaling})'
     )
   mesh = jax.sharding.get_mesh()
   if mesh.empty:

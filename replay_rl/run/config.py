@@ -125,7 +125,7 @@ class Replay:
   compose: str  # A function of replay.compose.
   weights: OptionalStr  # Product of functions of replay.weights.
   draw: OptionalStr  # A function of replay.sampling.
-  keep: str  # 'ring()': the newest; or a product of functions of replay.keep.
+  keep: str  # 'ring()': the newest; or a function of replay.keep.
   feedback: OptionalStr  # Of replay.feedback; None: priorities never change.
   drop_zero_variance: bool  # Drop groups whose rewards are all equal.
 
