@@ -31,6 +31,29 @@ EVERYTHING = {
 }
 
 
+# A field of the config, a constant of it, and another value that matters.
+CASES = (
+  ('sampler', 'temperature', 0.7),
+  ('sampler', 'top_p', 0.5),
+  ('optimizer', 'learning_rate', 2e-2),
+  ('optimizer', 'warmup_steps', 5),
+  ('optimizer', 'max_grad_norm', 0.01),
+  ('optimizer.transform', 'b1', 0.5),
+  ('optimizer.transform', 'b2', 0.5),
+  ('optimizer.transform', 'eps', 0.1),
+  ('optimizer.transform', 'weight_decay', 0.1),
+  ('optimizer.gate', 'threshold', 0.0),
+  ('loss.policy', 'clip_low', 0.001),
+  ('loss.policy', 'clip_high', 0.001),
+  ('replay.compose', 'rows_in_use', 3),
+  ('replay.weights', 'recency.half_life', 0.5),
+  ('replay.weights', 'max_age.limit', 1.0),
+  ('replay.weights', 'newest.count', 10),
+  ('replay.weights', 'proportional.exponent', 3.0),
+  ('replay.keep', 'fraction', 0.0),
+)
+
+
 def _plus_or_minus(rewards, group_id):
   """Advantages that are never 0, and priorities that are not all the same."""
   del group_id
@@ -92,24 +115,7 @@ class HyperTest(parameterized.TestCase):
           found.add(_seed(run.learner.params, index))
     self.assertLen(found, 9 * len(SEEDS))
 
-  @parameterized.parameters(
-    ('sampler', 'temperature', 0.7),
-    ('sampler', 'top_p', 0.5),
-    ('optimizer', 'learning_rate', 2e-2),
-    ('optimizer', 'warmup_steps', 5),
-    ('optimizer', 'max_grad_norm', 0.01),
-    ('optimizer.transform', 'b1', 0.5),
-    ('optimizer.transform', 'weight_decay', 0.1),
-    ('optimizer.gate', 'threshold', 0.0),
-    ('loss.policy', 'clip_low', 0.001),
-    ('loss.policy', 'clip_high', 0.001),
-    ('replay.compose', 'rows_in_use', 3),
-    ('replay.weights', 'recency.half_life', 0.5),
-    ('replay.weights', 'max_age.limit', 1.0),
-    ('replay.weights', 'newest.count', 10),
-    ('replay.weights', 'proportional.exponent', 3.0),
-    ('replay.keep', 'fraction', 0.0),
-  )
+  @parameterized.parameters(*CASES)
   def test_each_number_is_an_input_that_matters_to_its_own_seed(
     self, field, name, value
   ):
@@ -127,26 +133,9 @@ class HyperTest(parameterized.TestCase):
 
   def test_no_number_of_the_config_is_left_out(self):
     hyper = _built()[0].parts.hyper
-    tried = {(field, name) for field, names in hyper.items() for name in names}
     self.assertEqual(
-      tried
-      - {('optimizer.transform', name) for name in ('b1', 'b2', 'eps')}
-      - {('optimizer.transform', 'weight_decay')},
-      {
-        *(('sampler', name) for name in ('temperature', 'top_p')),
-        ('optimizer', 'learning_rate'),
-        ('optimizer', 'warmup_steps'),
-        ('optimizer', 'max_grad_norm'),
-        ('optimizer.gate', 'threshold'),
-        ('loss.policy', 'clip_low'),
-        ('loss.policy', 'clip_high'),
-        ('replay.compose', 'rows_in_use'),
-        ('replay.weights', 'recency.half_life'),
-        ('replay.weights', 'max_age.limit'),
-        ('replay.weights', 'newest.count'),
-        ('replay.weights', 'proportional.exponent'),
-        ('replay.keep', 'fraction'),
-      },
+      {(field, name) for field, names in hyper.items() for name in names},
+      {(field, name) for field, name, _ in CASES},
     )
 
   def test_they_are_the_numbers_that_the_config_would_bind(self):
