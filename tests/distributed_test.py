@@ -19,6 +19,7 @@ from replay_rl import train
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
 from replay_rl.run import checkpoint
+from replay_rl.tasks import task as task_lib
 from tests import processes
 from tests import tiny
 from tests import tiny_text
@@ -131,15 +132,17 @@ class TwoProcessesTest(RunsTestCase):
   @classmethod
   def _store_weights(cls):
     config = tiny_text.config(cls.folder / 'problems')
-    parts = build.parts(config)
+    task = build.task(config)
+    cls.addClassCleanup(task_lib.close, task)
+    parts = build.experiment(config, task.shape).parts
     hf.save(
       cls.folder / 'stored',
       parts.transformer,
-      build.base_weights(config, parts),
+      build.base_weights(config, parts, task),
       dtype='float32',
       max_file_bytes=10**9,
       max_position_embeddings=64,
-      eos_ids=parts.task.eos_ids,
+      eos_ids=task.shape.eos_ids,
       bos_id=None,
     )
 

@@ -27,7 +27,7 @@ from absl import logging as absl_logging
 
 from replay_rl import train
 from replay_rl.parallel import processes
-from replay_rl.run import programs
+from replay_rl.run import logs
 
 _SECONDS = 900  # Then the process ends, even if its parent is gone.
 
@@ -57,7 +57,7 @@ def _do(job: dict[str, Any], process_id: int) -> None:
   folder = [pathlib.Path(job['folder'])] if 'folder' in job else []
   config = module.config(*folder, **changes)
   name, process, iteration = job.get('signal', (None, None, None))
-  lines = programs.lines
+  lines = logs.lines
 
   def lines_and_signal(*args):
     found = lines(*args)
@@ -67,7 +67,7 @@ def _do(job: dict[str, Any], process_id: int) -> None:
 
   error = job.get('error')
   try:
-    with mock.patch.object(programs, 'lines', lines_and_signal):
+    with mock.patch.object(logs, 'lines', lines_and_signal):
       train.train(config, job['workdir'])
   except ValueError as raised:
     if error is None or not re.search(error, str(raised)):

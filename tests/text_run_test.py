@@ -64,7 +64,9 @@ class TextRunTest(absltest.TestCase):
 
   def test_a_run_starts_from_the_weights_of_a_checkpoint(self):
     config = tiny_text.config(self.folder, num_iterations=1)
-    parts = build.parts(config)
+    task = build.task(config)
+    self.addCleanup(task_lib.close, task)
+    parts = build.experiment(config, task.shape).parts
     params = jax.tree.map(
       lambda leaf: leaf + 0.01, parts.init_params_fn(jax.random.key(5))
     )
@@ -76,7 +78,7 @@ class TextRunTest(absltest.TestCase):
       dtype='float32',
       max_file_bytes=10**9,
       max_position_embeddings=64,
-      eos_ids=parts.task.eos_ids,
+      eos_ids=task.shape.eos_ids,
       bos_id=None,
       tokenizer_folder=None,
     )

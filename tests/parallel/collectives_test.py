@@ -6,7 +6,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -15,11 +14,12 @@ from replay_rl import base
 from replay_rl.lm import layers
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.rl import losses
 from replay_rl.run import build
 from replay_rl.run import learner
 from replay_rl.run import placement
+from replay_rl.run import state as run_state
 from tests import tiny
+from tests.replay import buffers
 
 _MESHES = ((1, 8, 1), (2, 2, 2), (1, 2, 4))
 _ROWS, _CHUNK = 1024, 6
@@ -59,10 +59,17 @@ def _config():
 
 
 @functools.cache
+def _parts_and_functions():
+  config = _config()
+  parts = build.experiment(config, build.planned_shape(config)).parts
+  return parts, parts.bind(parts.hyper)
+
+
+@functools.cache
 def _compiled(sizes):
   """Returns an update in two microbatches, and generation, as compiled."""
-  parts = build.parts(_config())
-  mesh = mesh_lib.make(dict(zip(mesh_lib.AXES, sizes, strict=True)))
+  parts, functions = _parts_and_functions()
+  mesh = buffers.make_mesh(sizes)
   split = placement.of_params(model.logical_axes(parts.transformer), mesh)
   whole = jax.sharding.NamedSharding(mesh, jax.P())
 
@@ -75,54 +82,54 @@ def _compiled(sizes):
       shardings,
     )
 
-  def rows(*shape, dtype=np.int32):
-    return jax.ShapeDtypeStruct((_ROWS, *shape), dtype, sharding=whole)
-
-  num_tokens = parts.transformer.max_context
-  rollouts = base.Rollout(
-    tokens=rows(num_tokens),
-    loss_mask=rows(num_tokens, dtype=bool),
-    behavior_logprobs=rows(num_tokens, dtype=np.float32),
-    rewards=rows(dtype=np.float32),
-    advantages=rows(dtype=np.float32),
-    group_id=rows(),
-    policy_version=rows(),
+  rollouts, prompts = (
+    shapes(rows, jax.tree.map(lambda _: whole, rows))
+    for rows in (
+      jax.eval_shape(
+        lambda: buffers.make_rows(range(_ROWS), parts.transformer.max_context)
+      ),
+      jax.eval_shape(lambda: run_state.empty_prompts(parts.shape, _ROWS)),
+    )
   )
-  prompts = base.Prompts(rows(parts.task.prompt_length), rows(), None)
 
   def update(state, rollouts):
-    return learner.update(
+    zeros = jnp.zeros(_ROWS)
+    batch = base.Batch(
+      rollouts=mesh_lib.split_rows(rollouts),
+      slots=jnp.arange(_ROWS),
+      is_valid=zeros == 0,
+      is_fresh=zeros == 0,
+      probs=zeros,
+      num_eligible=jnp.int32(_ROWS),
+    )
+    state, outcome, _ = learner.update(
       state,
-      mesh_lib.split_rows(rollouts),
-      jnp.ones(_ROWS, bool),
-      logprobs_fn=parts.logprobs_fn,
-      loss_fn=functools.partial(
-        losses.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=None
-      ),
-      normalizer_fn=losses.token_mean,
-      optimizer=parts.optimizer,
+      batch,
+      functions=functions.update,
+      num_updates_since_fresh=0,
       num_microbatches=2,
     )
+    return state, outcome
 
   def generate(params, prompts):
-    return parts.generate_fn(
-      params, jax.random.key(0), mesh_lib.split_rows(prompts)
+    prompts = mesh_lib.split_rows(prompts)
+    return functions.generate_fn(
+      params, jax.random.key(0), prompts, prompts.prompt_id
     )
 
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   state = jax.eval_shape(
-    functools.partial(learner.init, optimizer=parts.optimizer), params
+    functools.partial(learner.init, functions=functions.update), params
   )
-  places = base.LearnerState(
+  places = jax.tree.map(lambda _: whole, state)._replace(
     params=split,
     opt_state=optax.tree.map_params(
-      parts.optimizer,
+      functions.update.optimizer,
       lambda _, place: place,
       state.opt_state,
       split,
       transform_non_params=lambda _: whole,
     ),
-    step=whole,
   )
   with jax.set_mesh(mesh):
     return (
@@ -138,14 +145,14 @@ class CollectivesTest(parameterized.TestCase):
   @parameterized.product(sizes=_MESHES, name=('update', 'generate'))
   def test_nothing_larger_than_a_weight_or_the_own_rows(self, sizes, name):
     update, generate, transformer = _compiled(sizes)
-    parts = build.parts(_config())
+    parts, _ = _parts_and_functions()
     data, fsdp, tensor = sizes
     if name == 'update':
       program, num_rows = update, _ROWS // 2
       num_tokens, num_unembedded = transformer.max_context - 1, _CHUNK
     else:
       program, num_rows = generate, _ROWS
-      num_tokens, num_unembedded = parts.task.prompt_length, 1
+      num_tokens, num_unembedded = parts.shape.prompt_length, 1
     V, D = transformer.vocab_size, transformer.d_model
     # Of one layer, collected along fsdp.
     weights = 2 * transformer.d_ff * D // tensor
@@ -191,14 +198,14 @@ class CollectivesTest(parameterized.TestCase):
 
   @parameterized.parameters(*_MESHES)
   def test_each_device_gets_the_logits_of_its_own_rows(self, *sizes):
-    transformer = build.parts(_config()).transformer
+    transformer = _parts_and_functions()[0].transformer
     graphdef, params = jax.eval_shape(
       functools.partial(
         model.init, transformer, constrain_fn=mesh_lib.constrain
       ),
       jax.random.key(0),
     )
-    mesh = mesh_lib.make(dict(zip(mesh_lib.AXES, sizes, strict=True)))
+    mesh = buffers.make_mesh(sizes)
     hidden = jax.ShapeDtypeStruct((_ROWS, transformer.d_model), jnp.float32)
     with jax.set_mesh(mesh):
       program = jax.jit(functools.partial(model.unembed, graphdef))

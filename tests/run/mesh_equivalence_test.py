@@ -19,11 +19,11 @@ from replay_rl import train
 from replay_rl.lm import layers
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.rl import losses
 from replay_rl.run import build
 from replay_rl.run import learner
 from replay_rl.run import placement
 from replay_rl.run import programs
+from replay_rl.run import state as run_state
 from tests import tiny
 from tests.replay import buffers
 
@@ -54,9 +54,6 @@ _OPTIMIZER = optax.chain(
   # full step.
   optax.adamw(1e-2, eps=1e-3),
 )
-_CLIPPED = functools.partial(
-  losses.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=None
-)
 
 
 def settings(name, **changes):
@@ -69,7 +66,13 @@ def settings(name, **changes):
 
 @functools.cache
 def _parts(name, **changes):
-  return build.parts(tiny.config(**settings(name, **changes)))
+  config = tiny.config(**settings(name, **changes))
+  return build.experiment(config, build.planned_shape(config)).parts
+
+
+def _functions(name, **changes):
+  parts = _parts(name, **changes)
+  return parts.bind(parts.hyper)
 
 
 def _params(parts, mesh):
@@ -83,7 +86,7 @@ def _params(parts, mesh):
   return jax.device_put(params, placement.of_params(axes, mesh))
 
 
-def _rollouts(parts, num_rows):
+def _batch(parts, num_rows):
   rng = np.random.default_rng(1)
   num_tokens = parts.transformer.max_context
   tokens = rng.integers(32, size=(num_rows, num_tokens)).astype(np.int32)
@@ -91,14 +94,17 @@ def _rollouts(parts, num_rows):
   lengths = rng.integers(1, 5, num_rows)
   columns = np.arange(num_tokens)[None]
   mask = (columns >= 4) & (columns < 4 + lengths[:, None])
-  return base.Rollout(
+  rollouts = buffers.make_rows(
+    range(num_rows),
     tokens=tokens,
     loss_mask=mask,
-    behavior_logprobs=np.where(mask, -3.0, 0.0).astype(np.float32),
-    rewards=np.zeros(num_rows, np.float32),
-    advantages=rng.normal(size=num_rows).astype(np.float32),
-    group_id=np.zeros(num_rows, np.int32),
-    policy_version=np.zeros(num_rows, np.int32),
+    behavior_logprobs=np.where(mask, -3.0, 0.0),
+    advantages=rng.normal(size=num_rows),
+  )
+  is_valid = np.arange(num_rows) != 3
+  zeros = np.zeros(num_rows, np.float32)
+  return base.Batch(
+    rollouts, np.arange(num_rows), is_valid, is_valid, zeros, np.int32(num_rows)
   )
 
 
@@ -106,23 +112,22 @@ def _rollouts(parts, num_rows):
 def _updated(name, sizes, num_microbatches, compute_dtype='float32'):
   parts = _parts(name, model__compute_dtype=compute_dtype)
   mesh = buffers.make_mesh(sizes)
-  rollouts = _rollouts(parts, 16)
+  functions = _functions(name, model__compute_dtype=compute_dtype).update
+  functions = functions._replace(optimizer=_OPTIMIZER)
 
   @jax.jit
-  def update(params, rollouts):
-    return learner.update(
-      learner.init(params, _OPTIMIZER),
-      mesh_lib.split_rows(rollouts),
-      jnp.arange(16) != 3,
-      logprobs_fn=parts.logprobs_fn,
-      loss_fn=_CLIPPED,
-      normalizer_fn=losses.token_mean,
-      optimizer=_OPTIMIZER,
+  def update(params, batch):
+    state, outcome, _ = learner.update(
+      learner.init(params, functions),
+      batch._replace(rollouts=mesh_lib.split_rows(batch.rollouts)),
+      functions=functions,
+      num_updates_since_fresh=0,
       num_microbatches=num_microbatches,
     )
+    return state, outcome
 
   with jax.set_mesh(mesh):
-    return jax.device_get(update(_params(parts, mesh), rollouts))
+    return jax.device_get(update(_params(parts, mesh), _batch(parts, 16)))
 
 
 def _distance(tree, reference):
@@ -210,7 +215,9 @@ class PrecisionTest(parameterized.TestCase):
     parts = _parts('qwen25', model__compute_dtype='bfloat16')
     tokens = jnp.ones((3, 6), jnp.int32)
     found = _products(
-      parts.logprobs_fn, _params(parts, buffers.make_mesh(ONE)), tokens
+      _functions('qwen25', model__compute_dtype='bfloat16').update.logprobs_fn,
+      _params(parts, buffers.make_mesh(ONE)),
+      tokens,
     )
     added = [
       product.outvars[0].aval.dtype
@@ -225,10 +232,11 @@ def _completions(name, sizes):
   parts = _parts(name)
   mesh = buffers.make_mesh(sizes)
   rng = np.random.default_rng(2)
-  length = parts.task.prompt_length
+  length = parts.shape.prompt_length
   prompts = base.Prompts(
     tokens=rng.integers(32, size=(16, length)).astype(np.int32),
     lengths=rng.integers(1, length + 1, 16).astype(np.int32),
+    prompt_id=np.arange(16, dtype=np.uint32),
     references=None,
   )
   with jax.set_mesh(mesh):
@@ -237,8 +245,8 @@ def _completions(name, sizes):
     def generate(params, prompts):
       prompts = mesh_lib.split_rows(prompts)
       return [
-        generate_fn(params, jax.random.key(3), prompts)
-        for generate_fn in (parts.greedy_fn, parts.generate_fn)
+        generate_fn(params, jax.random.key(3), prompts, prompts.prompt_id)
+        for generate_fn in (parts.greedy_fn, _functions(name).generate_fn)
       ]
 
     return jax.device_get(generate(_params(parts, mesh), prompts))
@@ -260,16 +268,16 @@ class MemoryTest(parameterized.TestCase):
   def test_a_device_keeps_its_share_of_weights_and_optimizer(self, name, sizes):
     parts, mesh = _parts(name), buffers.make_mesh(sizes)
     with jax.set_mesh(mesh):
+      config = tiny.config()
       run = programs.build(
         parts,
-        num_seeds=1,
-        vmap_seeds=False,
-        num_eval_prompts=8,
-        num_eval_samples=1,
-        num_shown=1,
-        buffer_memory='device',
-        mesh=mesh,
-      ).init(_params(parts, mesh), jnp.zeros(1, jnp.uint32))
+        build.task(config),
+        programs.settings_of(config, mesh=mesh, sampler_mesh=None),
+      ).init(
+        _params(parts, mesh),
+        jnp.zeros(1, jnp.uint32),
+        run_state.of_seeds(parts.hyper, 1),
+      )
     _, fsdp, tensor = sizes
     kept = run.learner.opt_state[1][0]
     for tree in (run.learner.params, kept.mu, kept.nu):
@@ -313,7 +321,7 @@ def _run(sizes, sampler_sizes=None):
     for name, value in json.loads(lines[-1]).items()
     if name.startswith('eval/')
   }
-  return run, scores, built.call_args.kwargs['sampler_mesh']
+  return run, scores, built.call_args.args[2].sampler_mesh
 
 
 class RunTest(parameterized.TestCase):

@@ -7,32 +7,33 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import build
+from replay_rl.run import metrics
 from replay_rl.run import programs
+from replay_rl.run import schedule
+from replay_rl.run import state
 from tests import collectives
 from tests import tiny
 from tests.replay import buffers
 
 # One byte per slot is more than any weight or activation of the tiny model.
 CAPACITY = 16384
+EVENTS = schedule.synchronous(0, updates_per_iteration=2)
 
 
-def build_on(
-  shape, *, num_seeds, vmap_seeds, buffer_memory='device', **changes
-):
+def build_on(shape, **changes):
   """Returns the programs and the first state of a tiny run on a mesh."""
-  parts = build.parts(tiny.config(replay__capacity=CAPACITY, **changes))
+  config = tiny.config(replay__capacity=CAPACITY, **changes)
+  task = build.task(config)
+  parts = build.experiment(config, task.shape).parts
+  mesh = buffers.make_mesh(shape)
   built = programs.build(
-    parts,
-    num_seeds=num_seeds,
-    vmap_seeds=vmap_seeds,
-    num_eval_prompts=2,
-    num_eval_samples=1,
-    num_shown=2,
-    buffer_memory=buffer_memory,
-    mesh=buffers.make_mesh(shape),
+    parts, task, programs.settings_of(config, mesh=mesh, sampler_mesh=None)
   )
-  params = parts.init_params_fn(jax.random.key(0))
-  return built, built.init(params, jnp.arange(num_seeds, dtype=jnp.uint32))
+  return built, built.init(
+    parts.init_params_fn(jax.random.key(0)),
+    jnp.arange(config.num_seeds, dtype=jnp.uint32),
+    state.of_seeds(parts.hyper, config.num_seeds),
+  )
 
 
 class ShardedBufferTest(parameterized.TestCase):
@@ -50,9 +51,9 @@ class ShardedBufferTest(parameterized.TestCase):
         num_seeds=num_seeds,
         vmap_seeds=vmap_seeds,
         replay__draw='private_shards(num_shards=4, stratified=False)',
-        replay__keep='advantage_magnitude(exponent=1.0)',
+        replay__keep='positive_bias(fraction=0.5)',
       )
-      program = built.iterate.lower(run).compile()
+      program = built.cycle.lower(run, EVENTS).compile()
     tokens = run.buffer.rollouts.tokens
     self.assertEqual(
       tokens.addressable_shards[0].data.nbytes, tokens.nbytes // num_shards
@@ -72,12 +73,10 @@ class ShardedBufferTest(parameterized.TestCase):
     ):
       mesh = buffers.make_mesh(shape)
       with jax.set_mesh(mesh):
-        built, run = build_on(
-          shape, num_seeds=1, vmap_seeds=False, buffer_memory=memory
-        )
+        built, run = build_on(shape, mesh__buffer_memory=memory)
         places = jax.tree.map(lambda leaf: leaf.sharding, run)
         for _ in range(2):
-          run, measured = built.iterate(run)
+          run, measured = built.cycle(run, EVENTS)
         self.assertEqual(jax.tree.map(lambda leaf: leaf.sharding, run), places)
         self.assertEqual(
           run.buffer.rollouts.tokens.sharding.memory_kind, memory
@@ -90,10 +89,14 @@ class ShardedBufferTest(parameterized.TestCase):
     np.testing.assert_array_equal(
       shown.rollouts.tokens, shown_of_one.rollouts.tokens
     )
-    self.assertEqual(many.iteration, one.iteration)
-    self.assertEqual(set(measured), set(measured_of_one))
+    self.assertEqual(many.clock, one.clock)
+    found, of_one = (
+      metrics.as_numbers(measured.updates) | measured.values
+      for measured in (measured, measured_of_one)
+    )
+    self.assertEqual(set(found), set(of_one))
     np.testing.assert_allclose(
-      measured['grad_norm'], measured_of_one['grad_norm'], rtol=1e-4
+      found['grad_norm'], of_one['grad_norm'], rtol=1e-4
     )
 
 
