@@ -12,9 +12,9 @@ from absl.testing import parameterized
 
 from replay_rl import rng
 from replay_rl.run import evaluation
-from replay_rl.tasks.text import judging
 from replay_rl.run import programs
 from replay_rl.run import samples
+from replay_rl.tasks.text import judging
 from tests.run import tiny_run
 
 SETTINGS = {'num_eval_prompts': 3, 'num_eval_samples': 2, 'num_shown': 5}
