@@ -1,5 +1,5 @@
-"""Experiments: each file is a document of one, and `get_config` its settings.
+"""Experiments: each file describes one, and `get_config` returns its settings.
 
-`base_small` and `base_math` hold what the experiments of a family share, `arms`
-the ways to replay. An experiment states only what differs from them.
+`base_small` and `base_math` hold what the experiments of a family share. `arms`
+holds the ways to replay. An experiment states only what it changes of them.
 """

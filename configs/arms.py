@@ -1,7 +1,8 @@
-"""Arms of a study: each is a set of changes of the same on-policy run.
+"""Arms of a study: each is a set of changes to the same on-policy run.
 
-A change is written like an override on the command line: the path of a field,
-such as `replay.capacity`, and its value.
+A change has the path of a field, such as `replay.capacity`, and a value, as an
+override on the command line has. The on-policy run draws nothing, so its
+`replay.batch_size`, `replay.weights` and `replay.draw` are None.
 """
 
 import functools
@@ -20,6 +21,17 @@ PRIORITIZED = {
   'replay.drop_zero_variance': True,
 }
 
+# "Prioritized Experience Replay" (arXiv 1511.05952) with its correction of the
+# weights, on top of a reuse: priorities follow the policy, and the rate follows
+# the effective sample size ("VCPO", arXiv 2602.17616).
+PER = {
+  'replay.weights': 'proportional(exponent=0.6)',
+  'replay.draw': 'blocked_inverse_cdf(stratified=True)',
+  'replay.feedback': 'reweighted_advantage_magnitude()',
+  'loss.row_weights': 'per_importance_weights(exponent=0.4)',
+  'optimizer.gate': 'ess_scaled_rate(on_policy_ess=1.0)',
+}
+
 
 def reuse(updates_per_iteration: int, num_fresh: int) -> dict[str, Any]:
   """Returns the changes for a FIFO buffer that is sampled uniformly.
@@ -28,7 +40,7 @@ def reuse(updates_per_iteration: int, num_fresh: int) -> dict[str, Any]:
   The buffer holds the last four iterations.
 
   Args:
-    updates_per_iteration: how often each rollout is learned from on average.
+    updates_per_iteration: updates in which a rollout is used, on average.
     num_fresh: rollouts of an iteration, and of an update.
   """
   return {

@@ -1,12 +1,13 @@
 """What the experiments with published models on mathematics share.
 
 The settings are those of "Efficient RL Training for LLMs with Experience
-Replay" (arXiv 2604.08706): trained on OpenR1-Math-220k, evaluated on MATH; GRPO
-with 16 rollouts a prompt and a clip of .2, Adam at a constant rate, temperature
-1. The paper is asynchronous; here reuse is explicit. The paper trains on 60
-rollouts an update, which 16 does not divide; here 64, which is 4 prompts of 16
-and divides over 2, 4, 8 or 16 devices. Lengths, moments of Adam and gradient
-clip are ours. The paper runs at least four seeds, here as runs of their own.
+Replay" (arXiv 2604.08706): training on OpenR1-Math-220k, evaluation on MATH;
+GRPO with 16 rollouts a prompt and a clip of .2; Adam at a constant rate;
+temperature 1. The paper is asynchronous; here the config says how often
+rollouts are reused. The paper has 60 rollouts an update, which 16 does not
+divide. Here there are 64: 4 prompts of 16, which 2, 4, 8 or 16 devices divide.
+Lengths, the decay rates of Adam and the gradient clip are ours. The paper has
+at least four seeds; here each seed is a run of its own.
 """
 
 from configs import arms

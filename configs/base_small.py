@@ -1,14 +1,15 @@
 """What the experiments on a CPU share: a transformer of 206k parameters.
 
-A warm start teaches the model to imitate the task's teacher, who errs; the run
-then learns from the reward. Here is the on-policy arm; see `arms` for others.
+In a warm start the model learns to imitate the task's teacher, which makes
+mistakes. The run then learns from the reward. Here is the on-policy arm; `arms`
+has the others.
 """
 
 from replay_rl.run import config as config_lib
 
-# The sampler then reads 62 x 8 x 8 prompt tokens at a time, an update 248 x 13.
-# From 4096 on, XLA:CPU sums norms in another order, which would show as a gap
-# between the log-probabilities of sampler and learner.
+# With 62, the sampler reads 62 x 8 x 8 prompt tokens at a time, and an update
+# reads 248 x 13. From 4096 tokens on, XLA:CPU sums norms in another order, and
+# log-probabilities of sampler and learner would differ.
 _NUM_PROMPTS = 62
 _GROUP_SIZE = 8
 NUM_FRESH = _NUM_PROMPTS * _GROUP_SIZE  # Rollouts of an iteration.
@@ -23,7 +24,7 @@ def on_policy(
     num_seeds=4,
     vmap_seeds=False,  # On a CPU, seeds in turn are faster.
     num_iterations=num_iterations,
-    mu=5.28,  # Qwen2.5-7B in arXiv 2604.08706; on a CPU it is below 1.
+    mu=5.28,  # Of Qwen2.5-7B in arXiv 2604.08706; on a CPU it is below 1.
     cache_dir='~/.cache/replay_rl',
     task=task,
     schedule='synchronous()',
@@ -49,7 +50,7 @@ def on_policy(
       num_steps=400,
       batch_size=128,
       learning_rate=3e-3,
-      warmup_steps=0,  # With 40, the base model leaves less to learn.
+      warmup_steps=0,  # With 40, the run has less left to learn.
       transform='adamw(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0)',
       max_grad_norm=1.0,
       seed=0,

@@ -1,6 +1,6 @@
 """Replay against on-policy GRPO on Countdown with three numbers, on a CPU.
 
-Question: does the saving of configs/quickstart.py carry over to a task with
+Question: does replay save as much as in configs/quickstart.py on a task with
 many right answers, where the response is a search and not a calculation?
 
 The arms, as `--config=configs/countdown.py:<arm>`, are on_policy, reuse_2 (the
@@ -11,7 +11,7 @@ Command: python -m replay_rl.train --config=configs/countdown.py:reuse_4 \
     --workdir=runs/countdown_reuse_4
 Cost: 2 min per arm on 2 CPU cores. Result: the median saving in generated
 tokens at a reward of .5, and of .55, is 32 and 22 % (reuse_2), 35 and 44 %
-(reuse_4), 17 and 9 % (prioritized), from four seeds that differ much; see
+(reuse_4), 17 and 9 % (prioritized). The four seeds differ much; see
 experiments/countdown.
 """
 
@@ -23,7 +23,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
   config = quickstart.get_config(arm)
   config.name = f'countdown {config.name}'
   config.task = 'countdown(num_numbers=3, max_number=8, slip_probability=0.2)'
-  # Of three rates, the best for on_policy. All arms have it.
+  # The best of three rates for on_policy. All arms have it.
   config.optimizer.learning_rate = 5e-4
   config.num_iterations *= 2
   return config

@@ -7,7 +7,7 @@ configs/base_math.py, with shorter prompts and responses and more prompts to
 evaluate on. The learning rate and mu are the paper's for this model.
 
 The arms, as `--config=configs/gsm8k_qwen3_0_6b.py:<arm>`:
-  on_policy  each rollout is learned from once, and then forgotten
+  on_policy  learns from each rollout once
   reuse_2    (the default) two updates per iteration from a FIFO buffer of the
              last four iterations, sampled uniformly
   reuse_4    four updates per iteration from that buffer
@@ -19,7 +19,7 @@ Command: python -m replay_rl.train \
     --config=configs/gsm8k_qwen3_0_6b.py:reuse_2 --workdir=runs/gsm8k_reuse_2
 Before it: python -m replay_rl.plan --config=configs/gsm8k_qwen3_0_6b.py \
     --device=h200
-Made for one H100 or larger. Cost and result: not yet measured.
+Needs one H100, or a larger device. Cost and result: not yet measured.
 """
 
 from configs import arms

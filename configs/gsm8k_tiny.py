@@ -1,10 +1,10 @@
 """A random Qwen3 of 5M parameters on GSM8K: every part of a text run, on a CPU.
 
 Question: do prompts, tokenizer, verifier, replay and evaluation work together
-on real rows? Run it before a large run is paid for. It is no experiment: the
-model is far too small to learn anything. Weight decay moves the weights even
-where no answer is right. The settings are those of configs/gsm8k_qwen3_0_6b.py
-where this file does not change them; there is one arm.
+on real rows? Run it before you pay for a large run. It is no experiment: the
+model is far too small to learn anything. Weight decay moves the weights even if
+no answer is right. All settings that this file does not change are those of
+configs/gsm8k_qwen3_0_6b.py. There is one arm.
 
 Needs the Qwen3 tokenizer and the prepared data:
   hf download Qwen/Qwen3-0.6B-Base --local-dir checkpoints/Qwen3-0.6B-Base

@@ -1,7 +1,7 @@
 """Llama-3.2-3B on mathematics: does the saving of replay need a Qwen?
 
 Question: "Efficient RL Training for LLMs with Experience Replay" (arXiv
-2604.08706) repeats its comparison with this model, which has seen less
+2604.08706) repeats its comparison with this model, which was trained on less
 mathematics. Is the saving the same? The settings are those of
 configs/base_math.py. The paper gives neither the learning rate nor mu of this
 model. The rate 1.5e-7 is one of the paper's sweep, 1.5^i 1e-7, and lies between
@@ -9,7 +9,7 @@ the rates of the next smaller and the next larger model; mu is that of
 Qwen2.5-7B.
 
 The arms, as `--config=configs/math_llama3_2_3b.py:<arm>`:
-  on_policy  each rollout is learned from once, and then forgotten
+  on_policy  learns from each rollout once
   reuse_2    (the default) two updates per iteration from a FIFO buffer of the
              last four iterations, sampled uniformly
   reuse_4    four updates per iteration from that buffer
@@ -24,7 +24,7 @@ Command: python -m replay_rl.train \
     --config=configs/math_llama3_2_3b.py:reuse_2 --workdir=runs/math_3b_reuse_2
 Before it: python -m replay_rl.plan --config=configs/math_llama3_2_3b.py \
     --device=h100
-Made for 8 H100s or larger. Cost and result: not yet measured.
+Needs 8 H100s, or larger devices. Cost and result: not yet measured.
 """
 
 from configs import arms

@@ -6,7 +6,7 @@ compute? "Efficient RL Training for LLMs with Experience Replay" (arXiv
 configs/base_math.py. The learning rate and mu are the paper's for this model.
 
 The arms, as `--config=configs/math_qwen2_5_7b.py:<arm>`:
-  on_policy  each rollout is learned from once, and then forgotten
+  on_policy  learns from each rollout once
   reuse_2    (the default) two updates per iteration from a FIFO buffer of the
              last four iterations, sampled uniformly
   reuse_4    four updates per iteration from that buffer
@@ -21,7 +21,7 @@ Command: python -m replay_rl.train \
     --config=configs/math_qwen2_5_7b.py:reuse_2 --workdir=runs/math_7b_reuse_2
 Before it: python -m replay_rl.plan --config=configs/math_qwen2_5_7b.py \
     --device=h100
-Made for 8 H100s or larger. Cost and result: not yet measured.
+Needs 8 H100s, or larger devices. Cost and result: not yet measured.
 """
 
 from configs import arms

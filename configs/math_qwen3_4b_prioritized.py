@@ -8,8 +8,8 @@ fresh rollouts and half as many older ones, drawn without replacement by
 30000; groups of equal rewards are dropped; clip .2 / .28, dual clip 10, mean
 over tokens, no KL; Adam at 1e-6 with weight decay .01 and gradient clip 1. The
 number of prompts and of rollouts of each, lengths and mu are ours: 128 rollouts
-and up to 64 older ones make 192 rows an update, which divides over 2, 4 or 8
-devices. All else is that of configs/base_math.py.
+and up to 64 older ones make 192 rows an update, which 2, 4 or 8 devices divide.
+All other settings are those of configs/base_math.py.
 
 The arms, as `--config=configs/math_qwen3_4b_prioritized.py:<arm>`:
   on_policy    the fresh rollouts alone
@@ -26,7 +26,7 @@ Command: python -m replay_rl.train \
     --workdir=runs/math_4b
 Before it: python -m replay_rl.plan \
     --config=configs/math_qwen3_4b_prioritized.py --device=h100
-Made for 8 H100s or larger. Cost and result: not yet measured.
+Needs 8 H100s, or larger devices. Cost and result: not yet measured.
 """
 
 from configs import arms
@@ -48,7 +48,7 @@ def get_config(arm: str = 'prioritized') -> config_lib.Config:
   config.num_iterations = 500
   config.sampler.num_prompts = 16
   config.sampler.group_size = 8
-  # Never binding: ages are 0 to 10, and each is one iteration.
+  # Always enough: ages are 0 to 10, and each is one iteration.
   config.replay.capacity = 30_000
   config.replay.drop_zero_variance = True
   config.loss.policy = (

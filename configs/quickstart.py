@@ -7,14 +7,17 @@ Question: how many generated tokens does replay save on the way to a reward of
 (arXiv 2606.04560)?
 
 The model is that of configs/base_small.py. It imitates a teacher that forgets
-seven carries of ten, and then learns from the reward. The arms, as
+seven of ten carries, and then learns from the reward. The arms, as
 `--config=configs/quickstart.py:<arm>`:
-  on_policy    each rollout is learned from once, and then forgotten
+  on_policy    learns from each rollout once
   reuse_2      (the default) two updates per iteration from a FIFO buffer of the
                last four iterations, sampled uniformly
   reuse_4      four updates per iteration from that buffer
   prioritized  one update per iteration on the fresh rollouts and half as many
                older ones, drawn by |advantage|, at most 10 learner steps old
+  per          reuse_2 with rows drawn by a priority that each update renews, a
+               loss that corrects for it, and a learning rate that falls with
+               the effective sample size (not yet measured)
 
 Command: python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \
     --workdir=runs/reuse_4
@@ -38,10 +41,11 @@ _ARMS = {
   | {'num_iterations': 36, 'optimizer.learning_rate': 5e-4},
   'prioritized': arms.PRIORITIZED
   | {
-    # Never binding: ages are 0 to 10, and each is one iteration.
+    # Always enough: ages are 0 to 10, and each is one iteration.
     'replay.capacity': 12 * _NUM_FRESH,
     'optimizer.num_microbatches': 3,
   },
+  'per': arms.reuse(2, _NUM_FRESH) | arms.PER | {'num_iterations': 50},
 }
 
 

@@ -30,13 +30,13 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from replay_rl import command_line
+from replay_rl import overrides
 from replay_rl.fit import compilation
 from replay_rl.fit import fitting
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
 from replay_rl.fit import topology as topology_lib
 from replay_rl.run import build
-from replay_rl.run import overrides
 
 _WIDTH = 150  # Columns of the tables, the same in a terminal and in a file.
 _LARGEST = 5  # Collectives of a program that are named.

@@ -197,10 +197,13 @@ def _check_one(name: str, value: Any, constant: Constant) -> None:
     raise ValueError(f'{name} = {shown(value)}: must be of type {names}')
   if not isinstance(value, (int, float)) or isinstance(value, bool):
     return
-  if not _fits_32_bits(value):
+  limits = constant.interval
+  # Bytes of a host never enter a program: their interval says how many.
+  is_wide = limits is not None and 2**31 <= limits.high < math.inf
+  if not is_wide and not _fits_32_bits(value):
     raise ValueError(f'{name} = {shown(value)}: must fit a 32-bit number')
-  if constant.interval is not None and value not in constant.interval:
-    raise ValueError(f'{name} = {shown(value)}: must be in {constant.interval}')
+  if limits is not None and value not in limits:
+    raise ValueError(f'{name} = {shown(value)}: must be in {limits}')
 
 
 def _fits_32_bits(value: float) -> bool:

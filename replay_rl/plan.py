@@ -23,13 +23,13 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from replay_rl import command_line
+from replay_rl import overrides
 from replay_rl.fit import bounds
 from replay_rl.fit import chips
 from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
-from replay_rl.run import overrides
 
 # Of a device's memory; the runtime and fragments take the rest.
 USABLE = 0.9

@@ -7,6 +7,7 @@ resumed run needs no key, and a new stream does not disturb the others.
 import zlib
 
 import jax
+import jax.numpy as jnp
 
 from replay_rl import base
 
@@ -29,6 +30,16 @@ def stream_key(
   for index in indices:
     rng_key = jax.random.fold_in(rng_key, index)
   return rng_key
+
+
+def mix(words: base.Array) -> base.Array:
+  """Returns a hash of each uint32, one to one; 0 stays 0.
+
+  The finalizer of MurmurHash3, https://github.com/aappleby/smhasher.
+  """
+  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+    words = (words ^ (words >> shift)) * jnp.uint32(factor)
+  return words ^ (words >> 16)
 
 
 def _stable_hash(name: str) -> int:

@@ -1,10 +1,10 @@
-# Sourced by the other scripts: makes .venv and installs the package in it.
+# The other scripts source this: it makes .venv and installs the package in it.
 # shellcheck shell=bash
 # Usage: install_extras <extra>[,<extra>...]
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-# Huge pages make training on a CPU about a fifth faster; elsewhere no effect.
+# Huge pages make training on a CPU about a fifth faster.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 
 say() { printf '\n== %s\n' "$*"; }
@@ -15,11 +15,11 @@ install_extras() {
     say "Making .venv with $("${PYTHON:-python3}" --version)"
     "${PYTHON:-python3}" -m venv .venv
   fi
-  # Installing again is quick, but asks the package index; so only on a change.
+  # pip asks the package index even if nothing is to install.
   if [ ! -f "$stamp" ] || [ setup.py -nt "$stamp" ] ||
     [ constraints.txt -nt "$stamp" ]; then
     say "Installing replay_rl[$extras] and its pinned dependencies"
-    # setuptools warns of every editable install.
+    # setuptools warns at every editable install.
     PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check \
       --constraint constraints.txt --editable ".[$extras]"
     touch "$stamp"

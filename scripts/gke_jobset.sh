@@ -4,7 +4,7 @@
 # Usage: bash scripts/gke_jobset.sh --name=NAME --image=IMAGE --config=FILE --workdir=/runs/DIR
 #          --claim=CLAIM --max-crashes=N --spot|--on-demand [--dry-run] [-- FLAG OF THE TRAINING ...]
 #   --image        built from scripts/Dockerfile
-#   --workdir      folder of the run, in /runs, where the claim is mounted
+#   --workdir      folder of the run, in /runs, where the pods mount the claim
 #   --claim        a ReadWriteMany volume claim, such as one of Filestore
 #   --max-crashes  how often a crash may be followed by another start
 #   --dry-run      prints the manifest and applies nothing
@@ -22,27 +22,27 @@ done
 [ $# -eq 0 ] || shift
 require_flags name image config workdir claim max-crashes
 require_count max-crashes
-# It begins the names of the pods, which may have 63 characters.
+# The names of the pods begin with it, and have at most 63 characters.
 if ! [[ $flag_name =~ ^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$ ]]; then
-  fail "--name=$flag_name: must be at most 40 of a-z, 0-9 and -, from a letter to no -"
+  fail "--name = $flag_name: must have at most 40 of a-z, 0-9 and -, a letter first and no - last"
 fi
 case $flag_workdir in
   /runs/?*) ;;
-  *) fail "--workdir=$flag_workdir: must be in /runs, where all hosts mount the claim" ;;
+  *) fail "--workdir = $flag_workdir: must be in /runs, where all hosts mount the claim" ;;
 esac
 case $flag_spot$flag_on_demand in
   yes) ;;
-  *) fail 'exactly one must be given: --spot or --on-demand' ;;
+  *) fail '--spot, --on-demand: exactly one must be given' ;;
 esac
 spot=DoesNotExist
 [ -z "$flag_spot" ] || spot=Exists
 
-# Ends with a KeyError if the manifest asks for more than it is given.
+# A word of the manifest that gets no value is a KeyError.
 # shellcheck disable=SC2016  # The $ are Python's.
 render='
 import json, pathlib, string, sys
 name, image, claim, max_crashes, spot, *arguments = sys.argv[1:]
-# Kubernetes would put variables in for $(NAME).
+# Kubernetes would replace $(NAME) by a variable.
 arguments = [argument.replace("$(", "$$(") for argument in arguments]
 values = dict(name=name, image=image, claim=claim, spot=spot,
               max_crashes=int(max_crashes), arguments=arguments)

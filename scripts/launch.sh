@@ -1,6 +1,6 @@
-# Sourced by the launchers: errors, flags, quoting, dry runs.
+# The launchers source this: errors, flags, quoting, dry runs.
 # shellcheck shell=bash
-# The launchers run where bash may be 3.2 (macOS), so no newer syntax here.
+# The launchers also run under bash 3.2 (macOS), so there is no newer syntax here.
 
 dry_run=''
 
@@ -9,7 +9,7 @@ fail() {
   exit 2
 }
 
-# Prints words as a shell reads them back, whatever they hold.
+# Prints words so that a shell reads back the same words.
 quoted() {
   local word rest out separator=''
   for word in "$@"; do
@@ -43,48 +43,48 @@ execute() {
 set_flag() {
   local argument=$1 valued=$2 switches=$3
   local flag=${argument%%=*}
-  local allowed="$valued $switches"
+  local allowed="$valued${switches:+ $switches}"
   flag=${flag#--}
   case $argument in
     --*) ;;
-    *) fail "unexpected argument: $argument; flags are written --flag=value, and flags of the training come after --" ;;
+    *) fail "argument = $argument: must be a flag such as --flag=value; flags of the training come after --" ;;
   esac
   case $flag in
-    *[!a-z-]*) fail "unknown flag: $argument" ;;
+    *[!a-z-]*) fail "argument = $argument: must be one of --${allowed// / --}" ;;
   esac
   case " $allowed " in
     *" $flag "*) ;;
-    *) fail "unknown flag: --$flag; allowed here: --${allowed// / --}" ;;
+    *) fail "argument = $argument: must be one of --${allowed// / --}" ;;
   esac
   case " $switches " in
     *" $flag "*)
-      [ "$argument" = "--$flag" ] || fail "--$flag takes no value"
+      [ "$argument" = "--$flag" ] || fail "$argument: must have no value"
       printf -v "flag_${flag//-/_}" '%s' yes
       return
       ;;
   esac
-  [ "$argument" != "--$flag" ] || fail "--$flag needs a value: --$flag=..."
+  [ "$argument" != "--$flag" ] || fail "--$flag: must have a value, as in --$flag=..."
   printf -v "flag_${flag//-/_}" '%s' "${argument#*=}"
 }
 
-# Ends unless every flag named has a value.
+# Ends the script unless each of these flags has a value.
 require_flags() {
   local flag name missing=''
   for flag in "$@"; do
     name=flag_${flag//-/_}
-    [ -n "${!name}" ] || missing+=" --$flag"
+    [ -n "${!name}" ] || missing+="--$flag "
   done
-  [ -z "$missing" ] || fail "must be given:$missing"
+  [ -z "$missing" ] || fail "${missing% }: must be given"
 }
 
 require_count() {
   local name=flag_${1//-/_}
   case ${!name} in
-    '' | *[!0-9]*) fail "--$1=${!name}: must be a whole number, 0 or more" ;;
+    '' | *[!0-9]*) fail "--$1 = ${!name}: must be a whole number, 0 or more" ;;
   esac
 }
 
-# Ends unless the training's flags name a config and a folder.
+# Ends the script unless the training's flags name a config and a folder.
 require_training() {
   local argument config='' workdir=''
   for argument in "$@"; do
@@ -93,15 +93,15 @@ require_training() {
       --workdir=?*) workdir=${argument#--workdir=} ;;
     esac
   done
-  [ -n "$config" ] || fail 'must be given: --config=FILE, among the flags of the training'
-  [ -n "$workdir" ] || fail 'must be given: --workdir=DIR, among the flags of the training'
+  [ -n "$config" ] || fail '--config: must be given, among the flags of the training'
+  [ -n "$workdir" ] || fail '--workdir: must be given, among the flags of the training'
   require_shared "$workdir"
 }
 
-# Ends unless a folder can be the same one on every host.
+# Ends the script unless all hosts can see the folder under this path.
 require_shared() {
   case $1 in
     /*) ;;
-    *) fail "--workdir=$1: must be an absolute path on a file system that all hosts share (not gs://, which has no locks)" ;;
+    *) fail "--workdir = $1: must be an absolute path on a file system that all hosts share (not gs://, which has no locks)" ;;
   esac
 }

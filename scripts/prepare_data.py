@@ -14,9 +14,8 @@ GSM8K, downloaded, or from files of the original:
         --input=train=train.jsonl.gz,test=test.jsonl
 
 Prints how many lines it read, dropped and wrote, and which problems of the
-benchmarks the set holds too. A line that is broken, empty or double is an
-error, and nothing is written, unless `--allow` names its kind: such lines are
-dropped.
+benchmarks are in the set too. A line that is broken, empty or double is an
+error, and nothing is written. If `--allow` names its kind, the line is dropped.
 """
 
 import hashlib
@@ -72,7 +71,7 @@ GSM8K_SHA256 = {
   'train': '17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465',
   'test': '3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14',
 }
-# Matches that are printed of each benchmark.
+# Matches to print for each benchmark.
 _NUM_SHOWN = 10
 
 
@@ -100,7 +99,7 @@ def prepare_gsm8k(
   from replay_rl.tasks.text import datasets
 
   with tempfile.TemporaryDirectory() as folder:
-    # The builder reads plain files only.
+    # The builder reads plain files alone.
     plain = {name: pathlib.Path(folder) / f'{name}.jsonl' for name in files}
     for name, path in files.items():
       plain[name].write_bytes(problems_lib.unpacked(path))
@@ -149,7 +148,7 @@ def print_overlap(
   *,
   num_words: int,
 ) -> None:
-  """Prints which problems of the benchmarks each split holds too.
+  """Prints which problems of the benchmarks are in each split too.
 
   Args:
     splits: problems by split.
@@ -242,7 +241,7 @@ def main(arguments: Sequence[str]) -> int:
     _check_flags()
     out = pathlib.Path(_OUT.value)
     files = _files(_INPUT.value)
-    # The benchmarks first, so that nothing is written if one is refused.
+    # Benchmarks are read first: if one is refused, nothing is written.
     benchmarks = {
       path: _read(pathlib.Path(path), source=path, allowed=frozenset())
       for path in _BENCHMARKS.value

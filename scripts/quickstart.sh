@@ -4,8 +4,8 @@
 # Usage: bash scripts/quickstart.sh [--out=DIR] [--arms=A,B,...] [FLAG ...]
 #   --out    folder for runs and report (default: runs/quickstart)
 #   --arms   arms of configs/quickstart.py (default: all four)
-#   FLAG     passed to every training, such as --config.num_seeds=1
-# Run again, it continues what was interrupted and skips what is done.
+#   FLAG     goes to every training, such as --config.num_seeds=1
+# The same command again continues what was interrupted and skips what is done.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 

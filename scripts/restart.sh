@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs a command until it ends well, and again after it saved or crashed.
+# Runs a command, and starts it again after it saved or crashed.
 #
 # Usage: bash scripts/restart.sh --max-crashes=N [--delay=S] [--pid-file=FILE] -- COMMAND ...
-#   --max-crashes  how often a status other than 0 and 143 may be followed by
-#                  another start; 143 (a checkpoint is saved) always is
+#   --max-crashes  how often to start again after a status other than 0 and 143;
+#                  after 143 (a checkpoint is saved) it always starts again
 #   --delay        seconds before the next start (10)
-#   --pid-file     holds the process id of this script as long as it runs
-# SIGTERM to this script goes to the command, which is then not started again.
-# Ends with the command's last status.
+#   --pid-file     file with the process id of this script while it runs
+# The script passes SIGTERM on to the command, and does not start it again.
+# It ends with the command's last status.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 
@@ -16,7 +16,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   set_flag "$1" 'max-crashes delay pid-file' ''
   shift
 done
-[ $# -gt 1 ] || fail 'must be given: -- COMMAND ...'
+[ $# -gt 1 ] || fail '-- COMMAND: must be given'
 shift
 require_flags max-crashes
 require_count max-crashes
@@ -41,10 +41,10 @@ while true; do
   note "starts: $(quoted "$@")"
   "$@" &
   child=$!
-  # SIGTERM may have come before the command had a number.
+  # SIGTERM may have come before the process id was known.
   [ -z "$stopped" ] || kill -TERM "$child" 2>/dev/null || true
   wait "$child" || status=$?
-  # A signal ends the wait, but not yet the command.
+  # A signal ends the wait while the command still runs.
   while kill -0 "$child" 2>/dev/null; do
     status=0
     wait "$child" || status=$?
@@ -59,17 +59,17 @@ while true; do
       note 'done'
       exit 0
       ;;
-    143) note 'status 143: it saved and can go on' ;;
+    143) note 'status 143: it saved, and can continue' ;;
     *)
       if [ "$crashes" -ge "$flag_max_crashes" ]; then
-        note "status $status after $crashes restarts: given up"
+        note "status $status after $crashes restarts: gives up"
         exit "$status"
       fi
       crashes=$((crashes + 1))
-      note "status $status: crash $crashes, of which $flag_max_crashes are followed by another start"
+      note "status $status: crash $crashes of at most $flag_max_crashes, starts again"
       ;;
   esac
-  # In the background, so that SIGTERM ends the wait.
+  # A sleep in the background lets SIGTERM end the wait.
   sleep "$flag_delay" &
   child=$!
   wait "$child" || true

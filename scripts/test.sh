@@ -1,16 +1,27 @@
 #!/usr/bin/env bash
-# Lint, types and every test. Usage: bash scripts/test.sh [--parity] [PYTEST ARGUMENT ...]
-# --parity: also the comparison with transformers, which installs torch (6 GB).
+# Lint, types and every test.
+#
+# Usage: bash scripts/test.sh [--parity] [--tpu] [PYTEST ARGUMENT ...]
+#   --parity  also the comparison with transformers, which installs torch (6 GB)
+#   --tpu     also what the TPU compiler says, which installs libtpu (no TPU is used)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 extras='test'
 ignored=(--ignore=tests/parity)
-if [ "${1:-}" = --parity ]; then
+while true; do
+  case ${1:-} in
+    --parity)
+      extras+=,parity
+      ignored=()
+      ;;
+    --tpu) extras+=,tpu ;;
+    *) break ;;
+  esac
   shift
-  extras=test,parity
-  ignored=()
-fi
+done
+# With libtpu installed, JAX would look for a TPU first.
+export JAX_PLATFORMS=cpu
 install_extras "$extras"
 say "Lint"
 .venv/bin/ruff check .
@@ -21,6 +32,11 @@ say "Tests"
 # A process per core, up to 8 of about 3 GB; an idle one takes over tests.
 .venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
   "${ignored[@]}" "$@"
-if [ "$extras" = test ]; then
-  say "Left out: tests/parity, against torch and transformers; run bash scripts/test.sh --parity"
-fi
+case $extras in
+  *parity*) ;;
+  *) say "Left out: tests/parity, against torch and transformers; run bash scripts/test.sh --parity" ;;
+esac
+case $extras in
+  *tpu*) ;;
+  *) say "Left out: tests of the TPU compiler; run bash scripts/test.sh --tpu" ;;
+esac

@@ -6,9 +6,9 @@
 #            and one of --spot, --on-demand, --reserved;
 #            --valid-until-duration=6h gives up waiting after that time
 #   status   prints the state of the request
-#   wait     prints it whenever it changes, until it is ACTIVE; --every=S (30)
+#   wait     prints each new state until it is ACTIVE; --every=S (30)
 #   sync     copies this repository's current commit to all workers;
-#            --allow-dirty: with the changes that are not committed
+#            --allow-dirty: also the changes that are not committed
 #   install  makes the environment on all workers; --extras=A,B (tpu),
 #            --python=COMMAND there (python3)
 #   exec     runs a command on all workers: -- COMMAND ...; --worker=W (all)
@@ -17,11 +17,11 @@
 #   logs     prints the end of each worker's log; --worker=W (all),
 #            --lines=N (50), --follow
 #   fetch    copies the results and each worker's log here: --workdir=DIR
-#            --out=DIR; --checkpoints: these too
+#            --out=DIR; --checkpoints: also the checkpoints
 #   stop     saves a checkpoint and ends the training on all workers
-#   delete   deletes the slice, which ends its cost; --yes: without asking
-# For all: --dry-run prints the commands and runs none; --gcloud-flag=FLAG is
-# passed to each gcloud command.
+#   delete   deletes the slice, which then costs nothing; --yes: does not ask
+# All take --dry-run, which prints the commands and runs none, and
+# --gcloud-flag=FLAG, which goes to each gcloud command.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/launch.sh
@@ -48,8 +48,8 @@ case ${1:-} in
     usage
     exit
     ;;
-  '') fail 'which subcommand? See bash scripts/tpu_pod.sh --help' ;;
-  *) fail "unknown subcommand: $1; see bash scripts/tpu_pod.sh --help" ;;
+  '') fail 'subcommand: must be given; see bash scripts/tpu_pod.sh --help' ;;
+  *) fail "subcommand = $1: must be one of those of bash scripts/tpu_pod.sh --help" ;;
 esac
 subcommand=$1
 shift
@@ -71,7 +71,7 @@ if [ $# -gt 0 ]; then
   shift
   case $subcommand in
     exec | run) ;;
-    *) fail "$subcommand takes nothing after --" ;;
+    *) fail "-- $1: must be absent, because $subcommand takes no command" ;;
   esac
 fi
 dry_run=$flag_dry_run
@@ -85,11 +85,11 @@ request() {
     "${place[@]}" "$@"
 }
 
-# For the workers' shells. The number of a process is not enough: after a
-# restart of the worker it may be that of another.
+# A test for the workers' shells. The process id alone does not show that the
+# script runs: after a reboot another process may have that id.
 # shellcheck disable=SC2016
 running='pid=$(cat replay_rl.pid 2>/dev/null) && grep -aqs restart.sh "/proc/$pid/cmdline"'
-unless_running="$running && { echo 'error: a training runs here already: stop it first' >&2; exit 1; }"
+unless_running="$running && { echo 'error: training: must be stopped first, it runs here already' >&2; exit 1; }"
 
 # Usage: on_workers WORKERS COMMAND; the command starts in the home folder.
 on_workers() {
@@ -107,10 +107,10 @@ create() {
   local tiers=()
   [ -z "$flag_spot" ] || tiers+=(--spot)
   [ -z "$flag_reserved" ] || tiers+=(--reserved)
-  # What gcloud asks for when no tier is named.
+  # Without a flag, gcloud asks for the tier on demand.
   [ -z "$flag_on_demand" ] || tiers+=('')
   [ ${#tiers[@]} -eq 1 ] ||
-    fail 'exactly one must be given: --spot, --on-demand or --reserved'
+    fail '--spot, --on-demand, --reserved: exactly one must be given'
   local more=()
   [ -z "${tiers[0]}" ] || more+=("${tiers[0]}")
   [ -z "$flag_valid_until_duration" ] ||
@@ -136,7 +136,7 @@ wait_until_active() {
     case $state in
       ACTIVE) return ;;
       FAILED | SUSPENDING | SUSPENDED | DELETING)
-        fail "$flag_name is $state and will not become ACTIVE: delete it and create it again"
+        fail "state of $flag_name = $state: must be deleted and created again, it will not become ACTIVE"
         ;;
     esac
     sleep "$flag_every"
@@ -148,19 +148,19 @@ sync_commit() {
   commit=$(git rev-parse HEAD)
   changes=$(git status --porcelain)
   if [ -n "$changes" ] && [ -z "$flag_allow_dirty" ]; then
-    fail "there are changes that are not committed; commit them, or give --allow-dirty to send them too:
+    fail "changes: must be committed, or be sent too with --allow-dirty:
 $changes"
   fi
-  # A clone on the workers, so that a run records the commit it is of.
+  # The workers get a clone, so that a run records its commit.
   local command="$unless_running; git init --quiet replay_rl && cd replay_rl"
   command+=" && git fetch --quiet ../replay_rl.bundle HEAD"
   command+=" && git checkout --quiet --force --detach $commit"
-  # Those two may be links to folders that all workers see.
+  # data and checkpoints may be links to folders that all workers see.
   command+=" && git clean --quiet --force -d --exclude=/data --exclude=/checkpoints"
   execute mkdir -p build/launch
   execute git bundle create --quiet build/launch/replay_rl.bundle HEAD
   if [ -n "$changes" ]; then
-    # With an index of its own, to take new files in and leave git's alone.
+    # An index of its own takes new files in, and leaves the index of git as it is.
     execute env GIT_INDEX_FILE=build/launch/index git read-tree HEAD
     execute env GIT_INDEX_FILE=build/launch/index git add --all
     execute env GIT_INDEX_FILE=build/launch/index git diff --cached --binary \
@@ -177,7 +177,7 @@ $changes"
 }
 
 install() {
-  local code='import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": see --python")'
+  local code='import sys; sys.exit(sys.version_info < (3, 11) and "error: Python = " + sys.version.split()[0] + ": must be 3.11 or newer; see --python")'
   local command
   command="cd replay_rl && $(quoted "$flag_python" -c "$code")"
   command+=" && PYTHON=$(quoted "$flag_python") bash -c "
@@ -186,7 +186,7 @@ install() {
 }
 
 run_command() {
-  [ $# -gt 0 ] || fail 'must be given: -- COMMAND ...'
+  [ $# -gt 0 ] || fail '-- COMMAND: must be given'
   on_workers "$flag_worker" "$(quoted "$@")"
 }
 
@@ -196,7 +196,7 @@ train() {
   require_training "$@"
   local command
   command="$unless_running; cd replay_rl || exit 1; "
-  # Without TPUs it must end, and not train on the processor.
+  # Without TPUs a run ends, and does not train on the processor.
   command+="JAX_PLATFORMS=tpu,cpu nohup setsid bash scripts/restart.sh"
   command+=" --max-crashes=$flag_max_crashes --pid-file=../replay_rl.pid"
   command+=" -- .venv/bin/python -m replay_rl.train $(quoted "$@" --distributed)"
@@ -216,9 +216,10 @@ fetch() {
   require_shared "$flag_workdir"
   local without=' --exclude=./checkpoints'
   [ -z "$flag_checkpoints" ] || without=''
-  # A folder that all workers see takes their logs to the one copied from.
+  # The logs of all workers go through the shared folder to worker 0.
   on_workers all "cd $(quoted "$flag_workdir") && mkdir -p worker_logs && cp ~/replay_rl.log worker_logs/\"\$(hostname)\".log"
-  # The status is 1 if a file grew meanwhile, as those of a running one do.
+  # The status of tar is 1 if a file grew meanwhile, as the files of a running
+  # training do.
   on_workers 0 "tar -C $(quoted "$flag_workdir")$without -czf replay_rl_results.tar.gz . || [ \$? -eq 1 ]"
   execute mkdir -p build/launch "$flag_out"
   copy "$flag_name:replay_rl_results.tar.gz" build/launch/replay_rl_results.tar.gz 0
@@ -236,7 +237,7 @@ stop() {
 delete() {
   local more=()
   [ -z "$flag_yes" ] || more+=(--quiet)
-  # Forced: the request goes together with its node.
+  # --force deletes the request together with its node.
   request delete --force ${more[@]+"${more[@]}"}
 }
 

@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices."""
+"""Reads from a compiled program what it sends between devices."""
 
 import math
 import re

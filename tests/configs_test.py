@@ -20,12 +20,12 @@ from replay_rl.run import config as config_lib
 ROOT = pathlib.Path(__file__).parents[1]
 _REUSE = ('on_policy', 'reuse_2', 'reuse_4')
 ARMS = {
-  'countdown': (*_REUSE, 'prioritized'),
+  'countdown': (*_REUSE, 'prioritized', 'per'),
   'gsm8k_qwen3_0_6b': _REUSE,
   'math_llama3_2_3b': _REUSE,
   'math_qwen2_5_7b': _REUSE,
   'math_qwen3_4b_prioritized': ('on_policy', 'prioritized'),
-  'quickstart': (*_REUSE, 'prioritized'),
+  'quickstart': (*_REUSE, 'prioritized', 'per'),
 }
 WITHOUT_ARMS = ('gsm8k_tiny',)
 

@@ -1,4 +1,4 @@
-"""Settings of every test: eight virtual CPU devices, no silent broadcasting."""
+"""Settings of all tests: eight virtual CPU devices, no silent broadcasting."""
 
 import atexit
 import gc
@@ -13,24 +13,24 @@ from absl import flags
 jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
-# Most of the time goes to compiling programs that run for milliseconds; the
-# environment says so to the processes that tests start.
+# Most of the time goes to compiling programs that run for milliseconds. The
+# environment passes the setting to the processes that tests start.
 jax.config.update('jax_disable_most_optimizations', True)
 os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = 'true'
 # Three quarters of that time are these emitters, and a small program gains
-# nothing from being compiled in parts. Another jaxlib may not know the flags,
-# and would end the process.
+# nothing from a compilation in parts. A jaxlib that does not know the flags
+# would end the process.
 if jax.__version_info__[:2] == (0, 10):
   os.environ['XLA_FLAGS'] = (
     os.environ.get('XLA_FLAGS', '')
     + ' --xla_cpu_use_fusion_emitters=false'
     + ' --xla_cpu_parallel_codegen_split_count=1'
   )
-# Tracing makes millions of objects, few of them in cycles.
+# Tracing makes millions of objects, and few of them are in cycles.
 gc.set_threshold(100_000, 20, 100)
 
-# What one test compiled another need not, whichever process it runs in. The
-# environment says so to all of them.
+# Tests share compiled programs, also from process to process. The environment
+# passes the folder on.
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_COMPILATION_CACHE_DIR'] = tempfile.mkdtemp()
   atexit.register(
@@ -43,7 +43,7 @@ jax.config.update(
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
 # absl names the temporary folder of a test by its class and method alone, so
-# two processes must not share the folder that these are in.
+# two processes must not have the same parent folder.
 os.environ['TEST_TMPDIR'] = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, os.environ['TEST_TMPDIR'], ignore_errors=True)
 
@@ -52,8 +52,8 @@ flags.FLAGS.mark_as_parsed()
 
 
 def pytest_collection_modifyitems(items):
-  """Puts the tests of whole programs first, as they take the longest.
+  """Puts the tests of whole programs first, because they take the longest.
 
-  At the end, one process would wait for the other's.
+  At the end, one process would wait for another.
   """
   items.sort(key=lambda item: item.path.parent != pathlib.Path(__file__).parent)

@@ -1,13 +1,13 @@
-"""One process of runs over many: python -m tests.process_of_run FLAGS JOBS.
+"""One process of a run over many: python -m tests.process_of_run FLAGS JOBS.
 
-JOBS is a JSON list, trained one after the other. A job says, all but the first
-two as an option:
+JOBS is a JSON list of jobs, which are trained one after the other. A job needs
+the first two of these:
 
-  module: tests.tiny or tests.tiny_text, whose `config` gives the config.
-  workdir: of the run.
-  changes: of `config`.
-  folder: of the data of tests.tiny_text.
-  changes_of_1: further ones, in process 1 alone.
+  module: tests.tiny or tests.tiny_text, whose `config` returns the config.
+  workdir: folder of the run.
+  changes: arguments of `config`.
+  folder: folder for the data of tests.tiny_text.
+  changes_of_1: further arguments of `config`, in process 1 alone.
   signal: [name, process, iteration]; that process gets it after that iteration.
   error: regular expression of the ValueError that all processes must raise.
 """
@@ -29,7 +29,7 @@ from replay_rl import train
 from replay_rl.parallel import processes
 from replay_rl.run import logs
 
-_SECONDS = 900  # Whatever becomes of who started it.
+_SECONDS = 900  # Then the process ends, even if its parent is gone.
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Runs over many processes on the loopback, each with one device."""
+"""Starts runs over many processes on the loopback, each with one device."""
 
 import importlib.util
 import json
@@ -25,14 +25,14 @@ many_processes = _experiment()
 
 
 class Ended(NamedTuple):
-  """A process that has ended; of a signal s, the status is -s."""
+  """A process that has ended; if signal s ended it, the status is -s."""
 
   status: int
   output: str
 
 
 def run_jobs(num_processes: int, *jobs: dict[str, Any]) -> list[Ended]:
-  """Runs `tests.process_of_run` in so many processes, to their end."""
+  """Runs `tests.process_of_run` in `num_processes` processes to their end."""
   commands = [
     ['-m', 'tests.process_of_run', *flags, json.dumps(jobs)]
     for flags in many_processes.process_flags(num_processes)
@@ -45,7 +45,7 @@ def run_jobs(num_processes: int, *jobs: dict[str, Any]) -> list[Ended]:
     stderr=subprocess.STDOUT,
     text=True,
   ) as started:
-    # At once: a process whose output nobody reads stops when its pipe is full.
+    # A process whose output nobody reads stops when its pipe is full.
     with futures.ThreadPoolExecutor(num_processes) as pool:
       outputs = list(
         pool.map(

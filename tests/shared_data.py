@@ -1,4 +1,4 @@
-"""Where the real data and tokenizers are that some tests read."""
+"""Finds the real data and tokenizers that some tests read."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ ABSENT = 'needs the shared data: set REPLAY_RL_DATA to its folder'
 
 
 def folder() -> pathlib.Path | None:
-  """Returns the folder of the data; None if it is not on this machine."""
+  """Returns the folder of the data; None if this machine does not have it."""
   beside = pathlib.Path(__file__).resolve().parents[2] / 'shared' / 'data'
   given = os.environ.get('REPLAY_RL_DATA')
   for candidate in [pathlib.Path(given)] if given else [beside]:

@@ -7,13 +7,13 @@ import tempfile
 
 from replay_rl.run import config as config_lib
 
-# One warm start and one cache of compiled programs for all tests of a session.
+# All tests of a process share one warm start and one cache of programs.
 CACHE = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
 def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
-  """Returns the run, with `section__field=value` changed."""
+  """Returns the config of the run, with each `section__field=value` set."""
   result = config_lib.Config(
     name='tiny',
     seed=0,
@@ -43,7 +43,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       checkpoint=None,
     ),
     warm_start=config_lib.WarmStart(
-      # Enough for some right answers, and so for a gradient.
+      # After these, some answers are right, so that there is a gradient.
       num_steps=150,
       batch_size=32,
       learning_rate=1e-2,

@@ -24,10 +24,10 @@ from tests import tiny
 from tests import tiny_text
 from tests import tiny_tokenizer
 
-VOCAB_SIZE = tiny_tokenizer.VOCAB_SIZE + 4  # Padded, as models are.
+VOCAB_SIZE = tiny_tokenizer.VOCAB_SIZE + 4  # Published models pad theirs.
 TEMPLATE = 'Question: {problem}\nAnswer:'
 MAX_PROMPT, MAX_NEW = 24, 6
-# Of a token, whatever comes before: two digits and the end, 1/3 each.
+# After any tokens, the next is one of these or the end, with 1/3 each.
 DIGITS = ('1', '2')
 BENCHMARKS = {
   'short': [('s0', 'apples', '1'), ('s1', 'pears', '2'), ('s2', 'x', '99')],
@@ -81,7 +81,7 @@ def params(tokenizer: tokenizer_lib.Tokenizer, digits=DIGITS) -> base.PyTree:
   layers = weights['layers']
   zeros = {name: jnp.zeros_like(layers[name]) for name in ('output', 'down')}
   weights['layers'] = {**layers, **zeros}
-  # All hidden states are ones, since the layers add nothing.
+  # The layers add nothing, so that all hidden states are ones.
   weights['embedding'] = jnp.ones_like(weights['embedding'])
   likely = [tokenizer.encode(digit)[0] for digit in digits]
   likely.append(tiny_tokenizer.STOP)

@@ -19,7 +19,7 @@ HELD_OUT = tuple(
 
 
 def settings(folder: pathlib.Path, **changes) -> config_lib.Text:
-  """Writes data set and tokenizer to a folder; returns how to use them."""
+  """Writes data set and tokenizer to a folder; returns their settings."""
   words = folder / 'tokenizer'
   if not words.exists():
     words.mkdir(parents=True)
@@ -53,7 +53,7 @@ def settings(folder: pathlib.Path, **changes) -> config_lib.Text:
 
 
 def config(folder: pathlib.Path, **changes) -> config_lib.Config:
-  """Returns the run; `changes` as of `tiny.config`."""
+  """Returns the config of the run; `changes` are those of `tiny.config`."""
   text = {
     name.removeprefix('text__'): changes.pop(name)
     for name in list(changes)

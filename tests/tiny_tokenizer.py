@@ -1,4 +1,4 @@
-"""A tokenizer of 300 tokens, laid out as the files of a model."""
+"""A tokenizer of 300 tokens, in the files that a published model has."""
 
 import json
 import pathlib
@@ -19,12 +19,12 @@ TEXTS = (
   'Solve for x: \\frac{x}{2} = \\sqrt{9}. The answer is \\boxed{6}.',
 )
 SPECIAL = ('<|end|>', '<|start|>', '<|stop|>')
-THINK = '<think>'  # A token of its own, but not special.
+THINK = '<think>'  # One token, but not a special one.
 NUM_PIECES = 296
 END, START, STOP, THINK_ID = range(NUM_PIECES, NUM_PIECES + 4)
 VOCAB_SIZE = NUM_PIECES + 4
 
-# Lays out, refuses and leaves gaps as the published ones do.
+# Like published templates, it has white space, errors and optional parts.
 TEMPLATE = """\
 {% for message in messages %}
     {% if message.role == 'tool' %}
@@ -78,7 +78,7 @@ def write(folder: pathlib.Path) -> None:
           'single_word': False,
           'special': token != THINK,
         }
-        # A file lists its tokens in any order.
+        # Files list these tokens in any order.
         for i, token in reversed(list(enumerate(tokens)))
       },
     },
@@ -89,7 +89,7 @@ def write(folder: pathlib.Path) -> None:
     backend.add_tokens(
       [tokenizers.AddedToken(token, normalized=False, special=token != THINK)]
     )
-  # Published files can add a token, and hold limits; neither is ours to keep.
+  # Published files can add a token and set limits; the loader ignores both.
   backend.post_processor = processors.TemplateProcessing(
     single='<|start|> $A', special_tokens=[('<|start|>', START)]
   )

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from replay_rl import base
+from replay_rl import choices
 from replay_rl import rng
 from replay_rl.lm import architecture
 from replay_rl.lm import model
@@ -21,18 +22,13 @@ from replay_rl.lm import scoring
 from replay_rl.lm.hf import checkpoint as hf_checkpoint
 from replay_rl.lm.hf import config as hf_config
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.run import choices
 from replay_rl.run import config as config_lib
 from replay_rl.run import functions as functions_lib
 from replay_rl.run import placement
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.run import warm_start
-from replay_rl.tasks import addition
-from replay_rl.tasks import countdown
 from replay_rl.tasks import task as task_lib
-
-TASKS = {'addition': addition.make, 'countdown': countdown.make}
 
 
 class Experiment(NamedTuple):
@@ -132,28 +128,15 @@ def task(
     ValueError: a field has a value that is not allowed, or a file is missing.
   """
   config_lib.validate(config)
-  functions = functions or {}
+  chosen = functions_lib.choose(config, functions or {})
   if config.text is None:
-    kind = choices.Kind(TASKS, ())
-    given = functions.get('task', config.task)
-    return choices.choose('task', given, kind).bind({})()
+    return chosen['task'].bind({})()
   # Needs the packages of the extra [math].
-  from replay_rl.tasks.text import rewards
   from replay_rl.tasks.text import text_task
 
   settings = dataclasses.asdict(config.text)
-  given: Any = functions.get('reward', settings.pop('reward'))
-  arguments = ('is_correct', 'is_formatted', 'lengths', 'is_finished')
-  reward = choices.choose(
-    'text.reward',
-    given,
-    choices.Kind(
-      choices.functions_like(rewards, *arguments),
-      arguments,
-      operator='+',
-      join=choices.total,
-    ),
-  )
+  del settings['reward']
+  reward = chosen['text.reward']
   return text_task.make(reward_fn=reward.bind(reward.scalars), **settings)
 
 
@@ -255,24 +238,62 @@ def base_weights(
 def _transformer(
   settings: config_lib.Model, shape: task_lib.Shape
 ) -> architecture.TransformerConfig:
-  if settings.checkpoint is not None and settings.d_model is None:
-    return hf_config.read_config(
-      pathlib.Path(settings.checkpoint).expanduser(),
+  """Returns the shape of the model: as given, or that of its checkpoint."""
+  if settings.checkpoint is not None and config_lib.missing_shape(settings):
+    transformer = _of_checkpoint(
+      settings.checkpoint,
       max_context=shape.num_tokens,
       compute_dtype=settings.compute_dtype,
     )
-  fields = dataclasses.asdict(settings)
-  del fields['checkpoint']
-  if fields['vocab_size'] is None:
-    fields['vocab_size'] = shape.vocab_size
-  if fields['vocab_size'] < shape.vocab_size:
+    _check_same(settings.checkpoint, settings, transformer)
+  else:
+    fields = dataclasses.asdict(settings)
+    del fields['checkpoint']
+    if fields['vocab_size'] is None:
+      fields['vocab_size'] = shape.vocab_size
+    if fields['rope_scaling'] is not None:
+      fields['rope_scaling'] = architecture.RopeScaling(
+        **fields['rope_scaling']
+      )
+    transformer = architecture.TransformerConfig(
+      max_context=shape.num_tokens, **fields
+    )
+  if transformer.vocab_size < shape.vocab_size:
     raise ValueError(
-      f'model.vocab_size = {settings.vocab_size}: must be at least the '
+      f'model.vocab_size = {transformer.vocab_size}: must be at least the '
       f'{shape.vocab_size} tokens of the task'
     )
-  if fields['rope_scaling'] is not None:
-    fields['rope_scaling'] = architecture.RopeScaling(**fields['rope_scaling'])
-  return architecture.TransformerConfig(max_context=shape.num_tokens, **fields)
+  return transformer
+
+
+def _of_checkpoint(
+  folder: str, *, max_context: int, compute_dtype: str
+) -> architecture.TransformerConfig:
+  return hf_config.read_config(
+    pathlib.Path(folder).expanduser(),
+    max_context=max_context,
+    compute_dtype=compute_dtype,
+  )
+
+
+def _check_same(
+  folder: str,
+  given: config_lib.Model | architecture.TransformerConfig,
+  there: architecture.TransformerConfig,
+) -> None:
+  """Raises ValueError if a given field is not that of the checkpoint."""
+  differing = []
+  for field in dataclasses.fields(there):
+    value, its = getattr(given, field.name, None), getattr(there, field.name)
+    if isinstance(value, dict):  # As the config writes it.
+      value = architecture.RopeScaling(**value)
+    if value is not None and value != its:
+      differing.append(f'{field.name} = {value} (there: {its})')
+  if differing:
+    raise ValueError(
+      f'model.checkpoint = {folder!r}: must have the shape that the config '
+      f'gives; {"; ".join(differing)}'
+    )
 
 
 def _pretrained(
@@ -280,21 +301,17 @@ def _pretrained(
 ) -> base.PyTree:
   """Returns the weights of a checkpoint, where the current mesh wants them."""
   path = pathlib.Path(folder).expanduser()
-  there = hf_config.read_config(
-    path,
+  there = _of_checkpoint(
+    folder,
     max_context=transformer.max_context,
     compute_dtype=transformer.compute_dtype,
   )
-  differing = [
-    f'{field.name} = {getattr(transformer, field.name)} '
-    f'(there: {getattr(there, field.name)})'
-    for field in dataclasses.fields(transformer)
-    if getattr(transformer, field.name) != getattr(there, field.name)
-  ]
-  if differing:
+  _check_same(folder, transformer, there)
+  # A scaling that only the checkpoint has would go unnoticed above.
+  if there.rope_scaling != transformer.rope_scaling:
     raise ValueError(
-      f'model.checkpoint = {folder!r}: must have the shape that the config '
-      f'gives; {"; ".join(differing)}'
+      f'model.checkpoint = {folder!r}: must have rope_scaling = '
+      f'{transformer.rope_scaling} (there: {there.rope_scaling})'
     )
   mesh = jax.sharding.get_mesh()
   if mesh.empty:

@@ -15,6 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from replay_rl import base
+from replay_rl import rng
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
 from replay_rl.replay import storage
@@ -199,12 +200,9 @@ def checksum_of_array(array: base.Array) -> base.Array:
       jnp.uint32, words.shape, axis
     )
   place = jax.device_put(place, jax.typeof(words).memory_space)
-  # The finalizer of MurmurHash3, https://github.com/aappleby/smhasher.
-  mixed = words ^ (place * jnp.uint32(0x9E3779B9))
-  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-    mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+  mixed = rng.mix(words ^ (place * jnp.uint32(0x9E3779B9)))
   # Integers, because their sum modulo 2^32 is the same in any order.
-  return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
+  return jnp.sum(mixed, dtype=jnp.uint32)
 
 
 def _words(array: base.Array) -> base.Array:

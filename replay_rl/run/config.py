@@ -16,9 +16,9 @@ from typing import Annotated
 from typing import Any
 
 from replay_rl import constants
+from replay_rl import overrides
 from replay_rl.lm import architecture
 from replay_rl.lm import families
-from replay_rl.run import overrides
 
 TEXT_TASK = 'problems()'
 BUFFER_MEMORIES = ('device', 'pinned_host')
@@ -26,6 +26,7 @@ BUFFER_MEMORIES = ('device', 'pinned_host')
 _AT_LEAST_1 = constants.interval('[1, inf)')
 
 Count = Annotated[int, _AT_LEAST_1]
+NumBytes = Annotated[int, constants.interval('[1, 9e18]')]
 Natural = Annotated[int, constants.NON_NEGATIVE]
 Positive = Annotated[float, constants.POSITIVE]
 NonNegative = Annotated[float, constants.NON_NEGATIVE]
@@ -79,7 +80,7 @@ class Text:
   reward: str  # Sum of functions of tasks.text.rewards.
   num_workers: Count  # Processes that verify answers.
   answer_timeout: Positive  # Seconds for one answer.
-  memory_limit: int  # Bytes of address space of a worker, at least 1.
+  memory_limit: NumBytes  # Address space of a worker.
   max_answer_chars: Count  # The verifier counts longer answers as wrong.
 
 
@@ -202,7 +203,7 @@ class Config:
   num_iterations: Count
   mu: NonNegative  # Cost of generating a rollout over that of training on it.
   cache_dir: str  # Warm starts and compiled programs.
-  task: str  # One of build.TASKS.
+  task: str  # One of functions.TASKS.
   schedule: str  # When the weights travel: a function of run.schedule.
   text: Text | None  # Of the task problems(); None for the others.
   model: Model
@@ -309,13 +310,7 @@ def _check_fields(settings: Any, prefix: str = '') -> None:
     field.name: getattr(settings, field.name)
     for field in dataclasses.fields(settings)
   }
-  # Bytes of a host may exceed the 32 bits that `constants` allows a number.
-  limit = values.pop('memory_limit', 1)
   constants.check(prefix, type(settings), values)
-  if type(limit) is not int or limit < 1:
-    raise ValueError(
-      f'{prefix}memory_limit = {limit!r}: must be a whole number in [1, inf)'
-    )
   for name, value in values.items():
     if dataclasses.is_dataclass(value):
       _check_fields(value, f'{prefix}{name}.')

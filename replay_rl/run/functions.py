@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from replay_rl import base
+from replay_rl import choices
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
@@ -22,12 +23,15 @@ from replay_rl.rl import importance
 from replay_rl.rl import losses
 from replay_rl.rl import optimizers
 from replay_rl.rl import statistics
-from replay_rl.run import choices
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
 from replay_rl.run import schedule
 from replay_rl.run import state
+from replay_rl.tasks import addition
+from replay_rl.tasks import countdown
+from replay_rl.tasks.text import rewards
 
+TASKS = {'addition': addition.make, 'countdown': countdown.make}
 KEEP_NEWEST = 'ring()'
 
 # What a compose function takes that its text in the config cannot give.
@@ -66,8 +70,23 @@ KINDS = {
   'gate': ('optimizer.gate', _kind(gates)),
   'optimizer': ('optimizer.transform', _kind(optimizers, 'learning_rate')),
   'schedule': ('schedule', _kind(schedule, 'iteration')),
+  'task': ('task', choices.Kind(TASKS, ())),
+  'reward': (
+    'text.reward',
+    _kind(
+      rewards,
+      'is_correct',
+      'is_formatted',
+      'lengths',
+      'is_finished',
+      operator='+',
+      join=choices.total,
+    ),
+  ),
 }
-TASK_KINDS = ('task', 'reward')  # See `build.task`.
+# Fields whose functions judge responses; the compiled programs have no part of
+# their constants.
+_OF_TASK = ('task', 'text.reward')
 
 
 def choose(
@@ -82,10 +101,12 @@ def choose(
   Raises:
     ValueError: an unknown kind, or a choice that is not allowed.
   """
-  kinds = (*KINDS, *TASK_KINDS)
+  ignored = 'task' if config.text else 'reward'
   for name in functions:
-    if name not in kinds:
-      raise ValueError(f'{name}: must be one of {", ".join(kinds)}')
+    if name not in KINDS:
+      raise ValueError(f'{name}: must be one of {", ".join(KINDS)}')
+    if name == ignored:
+      raise ValueError(f'{name}: must not be given, task = {config.task!r}')
   values = config_lib.flatten(config)
   offered = {
     'replay.compose': dict.fromkeys(_OFFERED),
@@ -93,8 +114,9 @@ def choose(
   }
   chosen = {}
   for name, (field, kind) in KINDS.items():
-    given = functions.get(name, values[field])
-    if given is not None and given != KEEP_NEWEST:
+    # A task in text has no choice of a task, and the others none of a reward.
+    given = functions.get(name, values.get(field))
+    if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
   _check_ignored(config, chosen)
   return chosen
@@ -129,21 +151,21 @@ def numbers(
   config: config_lib.Config, chosen: Mapping[str, choices.Choice]
 ) -> state.Hyper:
   """Returns the numbers of a config that set no shape."""
-  sampler_numbers: dict[str, base.Scalar] = {
-    'temperature': config.sampler.temperature
-  }
-  if config.sampler.top_p is not None:
-    sampler_numbers['top_p'] = config.sampler.top_p
+  sampler, optimizer = config.sampler, config.optimizer
   numbers: dict[str, Mapping[str, base.Scalar]] = {
-    'sampler': sampler_numbers,
+    'sampler': {'temperature': float(sampler.temperature)},
     'optimizer': {
-      'learning_rate': config.optimizer.learning_rate,
-      'warmup_steps': config.optimizer.warmup_steps,
-      'max_grad_norm': config.optimizer.max_grad_norm,
+      'learning_rate': float(optimizer.learning_rate),
+      'warmup_steps': optimizer.warmup_steps,
+      'max_grad_norm': float(optimizer.max_grad_norm),
     },
   }
+  if sampler.top_p is not None:
+    numbers['sampler'] = {**numbers['sampler'], 'top_p': float(sampler.top_p)}
   return numbers | {
-    field: choice.scalars for field, choice in chosen.items() if choice.scalars
+    field: choice.scalars
+    for field, choice in chosen.items()
+    if choice.scalars and field not in _OF_TASK
   }
 
 

@@ -16,12 +16,12 @@ from replay_rl.replay import storage
 from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events as events_lib
-from replay_rl.run import judging
 from replay_rl.run import placement
 from replay_rl.run import samples as samples_lib
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
+from replay_rl.tasks.text import judging
 
 Events = tuple[schedule.Event, ...]
 
@@ -261,9 +261,14 @@ class _Maker(NamedTuple):
       publish = self._changing(publish, self.shardings)
     read_policy = self._policy()
     if isinstance(task, task_lib.Task):
-      draw, judge = self._prompts_and_judge(task)
+      draw_in_jax = self._reading(
+        functools.partial(events_lib.draw_prompts, parts=parts, task=task)
+      )
+      judge_in_jax = self._reading(
+        functools.partial(events_lib.judge, task=task)
+      )
     else:
-      draw, judge = judging.prompts_and_judge(
+      draw_text, judge_text = judging.prompts_and_judge(
         task,
         num_prompts=parts.num_prompts,
         num_fresh=parts.num_fresh,
@@ -271,9 +276,14 @@ class _Maker(NamedTuple):
       )
 
     def generate_and_judge(run):
-      generation = generate(read_policy(run), draw(run))
-      rewards, measured = judge(generation)
-      return generation, rewards, measured
+      policy = read_policy(run)
+      if isinstance(task, task_lib.Task):
+        generation = generate(policy, draw_in_jax(run.seed, run.clock))
+        return generation, judge_in_jax(generation), {}
+      prompts = draw_text(run.seed, run.clock.num_rollouts)
+      generation = generate(policy, prompts)
+      judged = judge_text(generation.completions, generation.prompts.references)
+      return generation, *judged
 
     return (
       events_lib.Actions(generate_and_judge, remember, learn, publish),
@@ -338,18 +348,6 @@ class _Maker(NamedTuple):
     # The weights are split as the learner's own, of a run without a ring.
     places = events_lib.policy(self.shardings._replace(sampler=None))
     return self._reading(events_lib.policy, places)
-
-  def _prompts_and_judge(
-    self, task: task_lib.Task
-  ) -> tuple[Callable, Callable]:
-    draw = self._reading(
-      functools.partial(events_lib.draw_prompts, parts=self.parts, task=task)
-    )
-    judge = self._reading(functools.partial(events_lib.judge, task=task))
-    return (
-      lambda run: draw(run.seed, run.clock),
-      lambda generation: (judge(generation), {}),
-    )
 
   def _on_sampler_mesh(
     self, function: Callable, *, out_shardings: Any

@@ -12,6 +12,7 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl import constants
+from replay_rl import rng
 
 Size = Annotated[int, constants.interval('[1, inf)')]
 TokenId = Annotated[int, constants.interval('[0, inf)')]
@@ -145,21 +146,13 @@ def hash_tokens(tokens: base.Array, lengths: base.Array) -> base.Array:
   chex.assert_equal_shape_prefix([tokens, lengths], 1)
   positions_PL = jax.lax.broadcasted_iota(jnp.uint32, tokens.shape, 1)
   # The factor is odd, so that a token has another hash at each position.
-  # Positions start at 1, because `_mix` of 0 is 0.
+  # Positions start at 1, because `rng.mix` of 0 is 0.
   words_PL = tokens.astype(jnp.uint32) ^ (
     (positions_PL + 1) * jnp.uint32(0x9E3779B9)
   )
   is_token_PL = positions_PL < lengths[:, None].astype(jnp.uint32)
-  hashes_PL = jnp.where(is_token_PL, _mix(words_PL), jnp.uint32(0))
-  return _mix(jnp.sum(hashes_PL, axis=1, dtype=jnp.uint32))
-
-
-def _mix(words: base.Array) -> base.Array:
-  # The finalizer of MurmurHash3, https://github.com/aappleby/smhasher, which is
-  # one to one.
-  for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-    words = (words ^ (words >> shift)) * jnp.uint32(factor)
-  return words ^ (words >> 16)
+  hashes_PL = jnp.where(is_token_PL, rng.mix(words_PL), jnp.uint32(0))
+  return rng.mix(jnp.sum(hashes_PL, axis=1, dtype=jnp.uint32))
 
 
 def decode(tokens: np.ndarray, *, symbols: tuple[str, ...]) -> str:

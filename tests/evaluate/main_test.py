@@ -129,7 +129,9 @@ class MainTest(EvaluateTestCase):
           for key in ('length', 'is_finished', 'status')
         ),
       )
-    expected = scores.summarize(outcomes, statuses=verifier.STATUSES, seed=0)
+    expected = scores.summarize(
+      outcomes, statuses=verifier_lib.STATUSES, seed=0
+    )
     expected = json.loads(json.dumps(expected))  # Tuples become lists.
     self.assertEqual({key: results[key] for key in expected}, expected)
     self.assertEqual(results['settings']['temperature'], 1.0)

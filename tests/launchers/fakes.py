@@ -1,7 +1,7 @@
-"""Stand-ins for gcloud, srun and the like, and for the machines behind them.
+"""Stand-ins for gcloud, srun, scontrol and kubectl, and for their machines.
 
-They write down how they were called. gcloud's workers are folders that stand
-for the home folder of each; a command for them runs there.
+Each stand-in records how it was called. A worker of gcloud is a folder, which
+is its home folder; a command for the worker runs there.
 """
 
 import json
@@ -20,7 +20,7 @@ here = pathlib.Path(os.environ['FAKES'])
 with (here / 'calls').open('a') as file:
   file.write(json.dumps([name, *arguments]) + '\\n')
 
-def take(path):  # The first line of a file, which is then gone.
+def take(path):  # Removes the first line of a file and returns it.
   lines = path.read_text().split('\\n') if path.exists() else []
   path.write_text('\\n'.join(lines[1:]))
   return lines[0] if lines else ''
@@ -72,8 +72,8 @@ sys.exit(int(status))
 )
 _KUBECTL = _RECORD + "(here / 'manifest').write_text(sys.stdin.read())\n"
 
-# Training: says how it was called, ends with the next status that is listed,
-# and with 143 on SIGTERM if that status is `wait`.
+# A stand-in for the training. It records how it was called, and ends with the
+# next status of the list; if this is `wait`, it ends with 143 on SIGTERM.
 TRAINING = """\
 #!/usr/bin/env bash
 printf '%s\\0' "$JAX_PLATFORMS" "$@" >>"$HOME/trainings"
@@ -85,7 +85,7 @@ mv "$HOME/rest" "$HOME/statuses"
 if [ "$status" = wait ]; then
   trap 'echo saved; exit 143' TERM
   touch "$HOME/waits"
-  for _ in $(seq 400); do sleep .05; done  # Not for ever, if a test fails.
+  for _ in $(seq 400); do sleep .05; done  # It ends even if a test fails.
 fi
 exit "$status"
 """
@@ -156,7 +156,7 @@ class Fakes:
     return home
 
   def bash(self, *arguments, **environ):
-    """Runs bash from the root of the repository; not in a folder of its own."""
+    """Runs bash from the root of the repository."""
     return subprocess.run(
       ['bash', *arguments],
       cwd=self.repository,
@@ -167,7 +167,7 @@ class Fakes:
     )
 
   def calls(self):
-    """What the stand-ins were called with since the last look."""
+    """Returns the calls of the stand-ins since the last call of this method."""
     path = self.folder / 'calls'
     lines = path.read_text().splitlines() if path.exists() else []
     path.unlink(missing_ok=True)
@@ -181,7 +181,7 @@ def executable(path, content):
 
 
 def trainings(home):
-  """The arguments of each start of the training in a worker's home."""
+  """Returns the arguments of each start of the training on a worker."""
   path = home / 'trainings'
   lines = path.read_text().splitlines() if path.exists() else []
   return [line.split('\0')[:-1] for line in lines]

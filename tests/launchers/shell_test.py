@@ -1,4 +1,4 @@
-"""What every script and the page about the launchers must hold to."""
+"""Tests of every script, and of the commands of scripts/README.md."""
 
 import pathlib
 import re
@@ -23,7 +23,7 @@ SHELLCHECK = shutil.which('shellcheck') or shutil.which(
 
 
 def documented(program):
-  """The commands of scripts/README.md that start with a program's words."""
+  """Returns the commands of scripts/README.md that start with these words."""
   text = (fakes.ROOT / 'scripts/README.md').read_text()
   blocks = re.findall(r'(?:^    .*\n)+', text, re.MULTILINE)
   lines = ''.join(blocks).replace('\\\n', ' ').splitlines()
@@ -69,7 +69,7 @@ class PageTest(parameterized.TestCase):
   def test_its_commands_for_a_tpu_slice_are_understood(self):
     commands = documented(['bash', 'scripts/tpu_pod.sh'])
     for words in commands:
-      # The page keeps what is the same for all in a variable.
+      # scripts/README.md has the common flags in a variable.
       place = ['--name=n', '--zone=z', '--project=p']
       at = words.index('$POD')
       self.dry_run([*words[1:at], *place, *words[at + 1 :]])

@@ -32,7 +32,7 @@ class SlurmTest(parameterized.TestCase):
     super().setUp()
     self.fakes = fakes.Fakes(self.create_tempdir().full_path)
     fakes.executable(self.fakes.repository / '.venv/bin/python', '')
-    # Where Slurm puts its copy of the script, and what it runs there.
+    # Slurm puts its copy of the script here, and runs it here.
     self.copy = self.fakes.folder / 'spool' / 'slurm_script'
     self.copy.parent.mkdir()
     shutil.copy(fakes.ROOT / 'scripts/slurm.sbatch', self.copy)
@@ -87,9 +87,9 @@ class SlurmTest(parameterized.TestCase):
     self.assertEqual(again, 'scontrol requeue "$SLURM_JOB_ID"')
 
   @parameterized.parameters(
-    ([], 'must be given: --config=FILE'),
-    (['--config=x'], 'must be given: --workdir=DIR'),
-    (['--config=x', '--workdir=runs/x'], '--workdir=runs/x: must be an abs'),
+    ([], '--config: must be given'),
+    (['--config=x'], '--workdir: must be given'),
+    (['--config=x', '--workdir=runs/x'], '--workdir = runs/x: must be an abs'),
   )
   def test_wrong_flags_are_named(self, arguments, message):
     status, output = self.run_job(0, *arguments)
@@ -102,11 +102,11 @@ class SlurmTest(parameterized.TestCase):
     folder = str(self.fakes.folder)
     status, output = self.run_job(0, *TRAINING, SLURM_SUBMIT_DIR=folder)
     self.assertEqual(status, 2)
-    self.assertIn(f'error: {folder} is not the root of the repository', output)
+    self.assertIn(f'error: folder = {folder}: must be the root', output)
     shutil.rmtree(self.fakes.repository / '.venv')
     status, output = self.run_job(0, *TRAINING)
     self.assertEqual(status, 2)
-    self.assertIn('error: no .venv here: run first: ', output)
+    self.assertIn('error: .venv: must be made first, by ', output)
     self.assertEmpty(self.fakes.calls())
 
   def test_the_job_asks_for_whole_nodes_of_eight_and_for_a_signal(self):
@@ -119,9 +119,9 @@ class SlurmTest(parameterized.TestCase):
       ],
       asked,
     )
-    for flag in asked:  # They decide what it costs, or where it runs.
+    for flag in asked:  # These flags decide the cost, or the place.
       self.assertNotRegex(flag, '^--(time|partition|account|qos)')
-    # Slurm reads no more of them after the first command.
+    # Slurm reads no such lines after the first command.
     script = self.copy.read_text()
     self.assertGreater(script.index('set -euo'), script.rindex('\n#SBATCH'))
 

@@ -50,7 +50,7 @@ class TpuPodRunTest(parameterized.TestCase):
   def test_each_worker_trains_and_starts_again_until_it_is_done(self):
     homes = self.workers([143, 1, 143, 0], [134, 2])
     self.start()
-    done = ('given up', ': done')
+    done = ('gives up', ': done')
     self.wait_for(
       lambda home: any(
         words in (home / 'replay_rl.log').read_text() for words in done
@@ -67,7 +67,7 @@ class TpuPodRunTest(parameterized.TestCase):
     self.assertRegex(
       output,
       r'^restart.sh \S+Z: done\n'
-      r'restart.sh \S+Z: status 2 after 1 restarts: given up\n$',
+      r'restart.sh \S+Z: status 2 after 1 restarts: gives up\n$',
     )
     self.wait_for(lambda home: not (home / 'replay_rl.pid').exists(), homes)
     self.assertEqual(self.pod('stop'), (0, 'nothing runs here\n' * 2))
@@ -90,7 +90,7 @@ class TpuPodRunTest(parameterized.TestCase):
     (home,) = self.workers(['wait', 0])
     self.start()
     self.wait_for(lambda home: (home / 'waits').exists(), [home])
-    expected = 'error: a training runs here already: stop it first\n'
+    expected = 'error: training: must be stopped first, it runs here already\n'
     for arguments in ['sync'], ['run', '--max-crashes=1', '--', *TRAINING]:
       status, output = self.pod(*arguments)
       self.assertEqual((status, output), (1, expected))

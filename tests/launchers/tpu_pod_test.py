@@ -142,7 +142,7 @@ class TpuPodTest(parameterized.TestCase):
     for flags in (), ('--dry-run',):
       status, output = self.pod('sync', *flags)
       self.assertEqual(status, 2)
-      self.assertIn('not committed; commit them, or give --allow-dirty', output)
+      self.assertIn('error: changes: must be committed, or be sent too', output)
       self.assertIn(' M scripts/launch.sh\n?? "new file"', output)
     self.assertEmpty(self.fakes.calls())
 
@@ -196,7 +196,7 @@ class TpuPodTest(parameterized.TestCase):
     self.assertNotEqual(status, 0)
     self.assertEqual(
       output,
-      'error: Python 3.11 or newer is needed, this is 3.10.12: see --python\n',
+      'error: Python = 3.10.12: must be 3.11 or newer; see --python\n',
     )
 
   def test_fetch_copies_results_and_logs(self):
@@ -228,7 +228,7 @@ class TpuPodTest(parameterized.TestCase):
     ('stop', []),
   )
   def test_what_a_dry_run_prints_can_be_pasted(self, subcommand, arguments):
-    # Only gcloud is not what it is; without workers it runs nothing.
+    # gcloud alone is a stand-in; without workers it runs nothing.
     lines = self.dry_run(subcommand, *arguments)
     lines = [line for line in lines if line[0] != 'tar']
     _, printed = self.pod(subcommand, '--dry-run', *arguments)
@@ -256,7 +256,7 @@ class TpuPodTest(parameterized.TestCase):
     states.write_text(f'PROVISIONING\n{state}\nACTIVE\n')
     status, output = self.pod('wait', '--every=0')
     self.assertEqual(status, 2)
-    self.assertIn(f'error: my-pod is {state} and will not become', output)
+    self.assertIn(f'error: state of my-pod = {state}: must be deleted', output)
 
   def test_wait_ends_when_gcloud_does_not_know_the_slice(self):
     status, _ = self.pod('wait', '--every=0')
@@ -271,32 +271,36 @@ class TpuPodTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-    ('create', ['--spot'], 'must be given: --type --runtime-version'),
-    ('create', CREATE, 'exactly one must be given: --spot, --on-demand or'),
+    ('create', ['--spot'], '--type --runtime-version: must be given'),
+    ('create', CREATE, '--on-demand, --reserved: exactly one must be'),
     ('create', [*CREATE, '--spot', '--on-demand'], 'exactly one must be given'),
     ('create', [*CREATE, '--reserved', '--spot'], 'exactly one must be given'),
-    ('create', ['--typ=x'], 'unknown flag: --typ; allowed here: --name --zone'),
-    ('create', ['--max-crashes=3'], 'unknown flag: --max-crashes'),
-    ('create', ['--type'], '--type needs a value: --type=...'),
-    ('create', ['--spot=yes'], '--spot takes no value'),
-    ('create', ['v5litepod-16'], 'unexpected argument: v5litepod-16'),
-    ('create', ['--spot --type=x'], 'unknown flag: --spot --type=x'),
-    ('status', ['--', 'x'], 'status takes nothing after --'),
-    ('wait', ['--every=often'], '--every=often: must be a whole number'),
-    ('exec', [], 'must be given: -- COMMAND'),
-    ('logs', ['--lines=all'], '--lines=all: must be a whole number'),
-    ('fetch', ['--workdir=/x'], 'must be given: --out'),
-    ('fetch', ['--workdir=x', '--out=y'], '--workdir=x: must be an absolute'),
-    ('run', ['--', *TRAINING], 'must be given: --max-crashes'),
-    ('run', ['--max-crashes=3'], 'must be given: --config=FILE, among'),
-    ('run', ['--max-crashes=', '--'], 'must be given: --max-crashes'),
-    ('run', ['--max-crashes=3', '--', '--config=x'], 'given: --workdir=DIR'),
+    ('create', ['--typ=x'], 'argument = --typ=x: must be one of --name'),
+    ('create', ['--max-crashes=3'], 'argument = --max-crashes=3: must be'),
+    ('create', ['--type'], '--type: must have a value, as in --type=...'),
+    ('create', ['--spot=yes'], '--spot=yes: must have no value'),
+    ('create', ['v5litepod-16'], 'argument = v5litepod-16: must be a flag'),
+    ('create', ['--spot --type=x'], 'argument = --spot --type=x: must be'),
+    ('status', ['--', 'x'], '-- x: must be absent, because status'),
+    ('wait', ['--every=often'], '--every = often: must be a whole number'),
+    ('exec', [], '-- COMMAND: must be given'),
+    ('logs', ['--lines=all'], '--lines = all: must be a whole number'),
+    ('fetch', ['--workdir=/x'], '--out: must be given'),
+    ('fetch', ['--workdir=x', '--out=y'], '--workdir = x: must be an absolute'),
+    ('run', ['--', *TRAINING], '--max-crashes: must be given'),
+    ('run', ['--max-crashes=3'], '--config: must be given, among'),
+    ('run', ['--max-crashes=', '--'], '--max-crashes: must be given'),
+    (
+      'run',
+      ['--max-crashes=3', '--', '--config=x'],
+      '--workdir: must be given',
+    ),
     (
       'run',
       ['--max-crashes=3', '--', '--config=x', '--workdir=gs://bucket/x'],
-      '--workdir=gs://bucket/x: must be an absolute path on a file system',
+      '--workdir = gs://bucket/x: must be an absolute path on a file system',
     ),
-    ('runs', [], 'unknown subcommand: runs; see'),
+    ('runs', [], 'subcommand = runs: must be one of'),
   )
   def test_wrong_flags_are_named(self, subcommand, arguments, message):
     status, output = self.pod(subcommand, *arguments)
@@ -309,7 +313,7 @@ class TpuPodTest(parameterized.TestCase):
   def test_what_says_which_slice_has_no_default(self, flag):
     common = [given for given in COMMON if not given.startswith(f'--{flag}=')]
     status, output = self.pod('delete', common=common)
-    self.assertEqual((status, output), (2, f'error: must be given: --{flag}\n'))
+    self.assertEqual((status, output), (2, f'error: --{flag}: must be given\n'))
 
   def test_help_lists_every_subcommand(self):
     done = self.fakes.bash('scripts/tpu_pod.sh', '--help')
@@ -322,12 +326,12 @@ class TpuPodTest(parameterized.TestCase):
     self.assertLen(listed, 11)
     for subcommand in listed:
       _, output = self.pod(subcommand, '--no-such-flag')
-      self.assertIn('unknown flag: --no-such-flag', output)
+      self.assertIn('argument = --no-such-flag', output)
 
   def test_a_subcommand_must_be_given(self):
     done = self.fakes.bash('scripts/tpu_pod.sh')
     self.assertEqual(done.returncode, 2)
-    self.assertIn('error: which subcommand?', done.stderr)
+    self.assertIn('error: subcommand: must be given', done.stderr)
 
 
 if __name__ == '__main__':

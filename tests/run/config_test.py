@@ -70,21 +70,25 @@ class FieldsTest(parameterized.TestCase):
   ):
     config = _changed(quickstart.get_config(), {name: value})
     with self.assertRaisesWithLiteralMatch(
-      ValueError, f'{name} = {value!r}: must {allowed}'
+      ValueError, f'{name} = {constants.shown(value)}: must {allowed}'
     ):
       config_lib.validate(config)
 
-  @parameterized.parameters(0, True, 1.5, None)
-  def test_a_limit_of_memory_is_bytes(self, limit):
+  @parameterized.parameters(
+    (0, 'in [1, 9e+18]'),
+    (2**64, 'in [1, 9e+18]'),
+    (1.5, 'of type int'),
+    (True, 'of type int'),
+  )
+  def test_a_limit_of_memory_is_bytes(self, limit, allowed):
     config = math_qwen2_5_7b.get_config()
     config.text.memory_limit = 2**40
     config_lib.validate(config)
     config.text.memory_limit = limit
-    with self.assertRaisesWithLiteralMatch(
-      ValueError,
-      f'text.memory_limit = {limit}: must be a whole number in [1, inf)',
-    ):
+    with self.assertRaises(ValueError) as raised:
       config_lib.validate(config)
+    self.assertStartsWith(str(raised.exception), 'text.memory_limit = ')
+    self.assertEndsWith(str(raised.exception), f': must be {allowed}')
 
   def test_a_gradient_may_be_left_as_it_is(self):
     config_lib.validate(
@@ -95,7 +99,7 @@ class FieldsTest(parameterized.TestCase):
     for settings in _sections(math_qwen2_5_7b.get_config()):
       for name, constant in constants.of_function(type(settings)).items():
         self.assertNotEmpty(constant.types, name)  # Else nothing is checked.
-        if name != 'memory_limit' and {int, float} & {*constant.types}:
+        if {int, float} & {*constant.types}:
           self.assertIsNotNone(constant.interval, name)
 
   def test_has_at_most_60_fields_beside_those_of_model_and_text(self):

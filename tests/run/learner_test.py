@@ -157,12 +157,23 @@ class UpdateTest(parameterized.TestCase):
     self.assertAlmostEqual(float(seen.loss), float(seen_alone.loss), places=6)
 
   def test_without_a_valid_row_nothing_is_learned(self):
-    state, seen, _ = _update(
-      self.parts, self.params, self.rollouts, jnp.zeros(8, bool)
+    update = functools.partial(
+      _update, self.parts, self.params, self.rollouts, optimizer=optax.adam(0.1)
     )
-    chex.assert_trees_all_equal(state.params, self.params)
+    first, _, status = update()
+    self.assertEqual(tuple(map(bool, status)), (True, False, False, False))
+    state, seen, status = update(jnp.zeros(8, bool), start=first)
+    # Not even by the momentum of the update before.
+    chex.assert_trees_all_equal(
+      state, first._replace(num_tried=jnp.int32(2), num_empty_in_a_row=1)
+    )
     self.assertEqual(float(seen.loss), 0.0)
-    self.assertEqual(int(state.step), 1)
+    self.assertEqual(tuple(map(bool, status)), (False, True, False, False))
+    state, _, _ = update(jnp.zeros(8, bool), start=state)
+    self.assertEqual(int(state.num_empty_in_a_row), 2)
+    state, _, _ = update(start=state)
+    self.assertEqual(int(state.num_empty_in_a_row), 0)
+    self.assertEqual((int(state.step), int(state.num_tried)), (2, 4))
 
   def test_reports_the_loss_and_the_norms_by_the_formula(self):
     state, seen, _ = _update(self.parts, self.params, self.rollouts)
@@ -364,7 +375,7 @@ class UpdateTest(parameterized.TestCase):
       self.params,
       self.rollouts,
       is_valid,
-      num_microbatches=4,
+      num_microbatches=8,
       loss_fn=alone,
     )
     self.assertGreater(_distance(_gradient(other), _gradient(whole)), 1e-2)

@@ -1,4 +1,4 @@
-"""Tests of replay_rl.run.metrics."""
+"""Tests of what a run reports of its batches."""
 
 import collections
 import functools
@@ -6,9 +6,187 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl import base
+from replay_rl.replay import buffer
+from replay_rl.run import learner
 from replay_rl.run import metrics
+
+# Six rows of two tokens, both sampled. Fresh: of age 0, and of age 2 from a
+# lagging sampler. Replayed: of age 0, and of age 4. Then one fresh and one
+# replayed row that are not valid; what they hold must not show.
+IS_FRESH = np.array([1, 1, 0, 0, 1, 0], bool)
+IS_VALID = np.array([1, 1, 1, 1, 0, 0], bool)
+GAPS = np.array([0.25, -3.0, -0.5, 2.0, 9.0, 8.0], np.float32)
+IS_CLIPPED = np.array([[1, 1], [0, 1], [0, 1], [0, 0], [1, 1], [1, 1]], bool)
+MEANS = {
+  'loss': 0.5,
+  'grad_norm': 2.0,
+  'output_projection_grad_norm': 1.5,
+  'ess': np.exp(GAPS[:4]).sum() ** 2 / (4 * np.exp(2 * GAPS[:4]).sum()),
+  'clip_fraction/fresh': 3 / 4,
+  'clip_fraction/replayed': 1 / 4,
+  'abs_log_ratio/fresh': (0.25 + 3.0) / 2,
+  'abs_log_ratio/replayed': (0.5 + 2.0) / 2,
+  'staleness/mean': (0 + 2 + 0 + 4) / 4,
+  'batch/num_valid': 4,
+  'batch/num_fresh': 2,
+  'buffer/num_eligible': 17,
+}
+# Of the rows of age 0, whether fresh or not.
+GAP = 'sampler_learner_gap'
+HISTOGRAMS = {
+  'histogram/staleness': [2, 0, 1, 0, 1, 0],
+  # Never used: slot 0 and the row without a slot; then 5 and 3 steps ago.
+  'histogram/steps_since_last_use': [2, 0, 0, 0, 1, 0, 1],
+}
+UPDATES = ('updates/applied', 'updates/empty', 'updates/refused')
+
+
+def _of_update(is_valid=IS_VALID, gaps=GAPS, became=0, num_bins=6):
+  """Returns the metrics of an update that was applied, empty or refused."""
+  rollouts = base.Rollout(
+    tokens=jnp.zeros((6, 2), jnp.int32),
+    loss_mask=jnp.ones((6, 2), bool),
+    behavior_logprobs=jnp.full((6, 2), -10.0),
+    rewards=jnp.zeros(6),
+    advantages=jnp.zeros(6),
+    group_id=jnp.zeros(6, jnp.int32),
+    prompt_id=jnp.zeros(6, jnp.uint32),
+    rollout_id=jnp.zeros(6, jnp.uint32),
+    policy_version=jnp.array([5, 3, 5, 1, 5, 5], jnp.int32),
+  )
+  batch = base.Batch(
+    rollouts=rollouts,
+    slots=jnp.array([0, 4, 1, 2, 4, 4]),
+    is_valid=jnp.asarray(is_valid),
+    is_fresh=jnp.asarray(IS_FRESH),
+    probs=jnp.zeros(6),
+    num_eligible=jnp.int32(17),
+  )
+  gaps_BT = np.repeat(np.asarray(gaps, np.float32)[:, None], 2, axis=1)
+  outcome = base.Outcome(
+    loss=jnp.float32(0.5),
+    logprobs=jnp.asarray(-10.0 + gaps_BT),
+    is_clipped=jnp.asarray(IS_CLIPPED),
+    row_weights=jnp.ones(6),
+    grad_norm=jnp.float32(2.0),
+    output_projection_grad_norm=jnp.float32(1.5),
+  )
+  flags = [jnp.asarray(number == became) for number in range(3)]
+  status = learner.Status(*flags, ends_reuse=jnp.bool_(False))
+  # Slot 3, the last one, was used at step 4; the second row was not stored.
+  stored = buffer.init(rollouts, capacity=4)._replace(
+    last_sampled=jnp.array([-1, 0, 2, 4], jnp.int32)
+  )
+  return jax.jit(metrics.of_update, static_argnames='num_bins')(
+    batch, outcome, status, stored, jnp.int32(5), num_bins=num_bins
+  )
+
+
+def _numbers(updates):
+  return metrics.as_numbers(jax.device_get(updates))
+
+
+class OfUpdateTest(parameterized.TestCase):
+  @parameterized.parameters(0, 2)
+  def test_every_kind_of_row_is_counted_where_it_belongs(self, became):
+    found = _numbers(_of_update(became=became))
+    self.assertEqual(set(found), {*MEANS, *HISTOGRAMS, *UPDATES, GAP})
+    for name, value in MEANS.items():
+      self.assertAlmostEqual(float(found[name]), value, places=5, msg=name)
+    self.assertEqual(found[GAP], 0.5)
+    for name, counts in HISTOGRAMS.items():
+      self.assertEqual(found[name].tolist(), counts)
+    self.assertEqual(
+      [found[name] for name in UPDATES],
+      [int(number == became) for number in range(3)],
+    )
+
+  def test_what_is_too_large_for_a_bin_is_in_the_last_one(self):
+    found = _numbers(_of_update(num_bins=3))
+    self.assertEqual(found['histogram/staleness'].tolist(), [2, 0, 2])
+    self.assertEqual(
+      found['histogram/steps_since_last_use'].tolist(), [2, 0, 0, 2]
+    )
+
+  def test_an_update_without_rows_has_no_mean_and_no_row(self):
+    found = _numbers(_of_update(is_valid=np.zeros(6, bool), became=1))
+    for name in MEANS:
+      self.assertTrue(np.isnan(found[name]), name)
+    self.assertEqual(found[GAP], 0)
+    for name in HISTOGRAMS:
+      self.assertEqual(sum(found[name].tolist()), 0)
+    self.assertEqual([found[name] for name in UPDATES], [0, 1, 0])
+
+
+class SeveralUpdatesTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    # Applied with all kinds of rows, refused with one fresh row, and empty.
+    one_row = np.arange(6) == 0
+    self.updates = [
+      _of_update(),
+      _of_update(one_row, gaps=[0.75] * 6, became=2),
+      _of_update(np.zeros(6, bool), became=1),
+    ]
+
+  def _check(self, updates):
+    found = _numbers(updates)
+    # Of the updates with rows.
+    self.assertEqual(found['loss'], 0.5)
+    self.assertEqual(found['batch/num_valid'], (4 + 1) / 2)
+    self.assertAlmostEqual(
+      float(found['ess']), (MEANS['ess'] + 1) / 2, places=6
+    )
+    # Of rows and of tokens, so that no update counts for more than it has.
+    self.assertEqual(found['staleness/mean'], (0 + 2 + 0 + 4 + 0) / 5)
+    self.assertAlmostEqual(
+      float(found['abs_log_ratio/fresh']), (0.25 + 3.0 + 0.75) / 3
+    )
+    self.assertEqual(found['abs_log_ratio/replayed'], (0.5 + 2.0) / 2)
+    self.assertAlmostEqual(float(found['clip_fraction/fresh']), 5 / 6)
+    self.assertEqual(found[GAP], 0.75)
+    self.assertEqual(found['histogram/staleness'].tolist(), [3, 0, 1, 0, 1, 0])
+    self.assertEqual([found[name] for name in UPDATES], [1, 1, 1])
+
+  def test_they_count_by_their_updates_rows_and_tokens(self):
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *self.updates)
+    self._check(metrics.total(stacked))
+
+  def test_two_records_merge_into_that_of_all(self):
+    def total(updates):
+      return metrics.total(jax.tree.map(lambda *x: jnp.stack(x), *updates))
+
+    for cut in (1, 2):
+      for order in (self.updates, self.updates[::-1]):
+        self._check(metrics.merge(total(order[:cut]), total(order[cut:])))
+
+  def test_no_update_has_no_mean_and_counts_nothing(self):
+    none = jax.tree.map(lambda leaf: leaf[None][:0], self.updates[0])
+    found = _numbers(metrics.total(none))
+    for name in MEANS:
+      self.assertTrue(np.isnan(found[name]), name)
+    self.assertEqual([found[name] for name in (GAP, *UPDATES)], [0] * 4)
+
+  def test_each_seed_has_its_own_numbers(self):
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *self.updates)
+    found = _numbers(stacked)
+    np.testing.assert_array_equal(found['loss'], [0.5, 0.5, np.nan])
+    np.testing.assert_array_equal(found['loss'].dtype, np.float32)
+    self.assertEqual(found['histogram/staleness'].shape, (3, 6))
+
+
+class OfOverwrittenTest(parameterized.TestCase):
+  # Also by hand, after an insert: tests/run/events_counts_test.py.
+  def test_without_a_rollout_that_was_overwritten_there_is_no_fraction(self):
+    stored = buffer.init(jnp.zeros((1, 2)), capacity=4)
+    found = metrics.of_overwritten(stored, jnp.array([0, 1, 4]), 3)
+    self.assertEqual(int(found['num_overwritten']), 0)
+    self.assertTrue(np.isnan(found['never_used_fraction']))
+    self.assertEqual(found['histogram/uses'].tolist(), [0, 0, 0])
 
 
 def array(values):
@@ -116,3 +294,7 @@ class StepsSinceLastUseTest(parameterized.TestCase):
       metrics.steps_since_last_use_histogram(
         ones, ones[:1], ones > 0, array(0), num_bins=2
       )
+
+
+if __name__ == '__main__':
+  absltest.main()

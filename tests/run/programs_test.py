@@ -1,7 +1,9 @@
-"""Tests of the programs of a run, and of the lines they log."""
+"""Tests of the programs of a run."""
 
 import dataclasses
+import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,19 +12,15 @@ from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.run import build
-from replay_rl.run import iteration
-from replay_rl.run import ledger
 from replay_rl.run import programs
-from replay_rl.run import seeds
-from tests import tiny
+from tests.run import tiny_run
 
 
 def _answer(value):
   """Returns a sampler that answers `value`, then the prompt's first token."""
 
-  def generate_fn(params, rng_key, prompts):
-    del params, rng_key
+  def generate_fn(params, rng_key, prompts, rollout_id):
+    del params, rng_key, rollout_id
     shape = prompts.tokens.shape
     responses = jnp.full(shape, value, jnp.int32)
     responses = responses.at[:, 1].set(prompts.tokens[:, 0])
@@ -47,34 +45,24 @@ def _reward(responses, lengths, references):
   return 100.0 * responses[:, 0] + responses[:, 1]
 
 
-def _programs(parts, vmap_seeds):
-  return programs.build(
-    parts,
-    num_seeds=2,
-    vmap_seeds=vmap_seeds,
-    num_eval_prompts=5,
-    num_eval_samples=3,
-    num_shown=2,
-    buffer_memory='device',
-    mesh=mesh_lib.make({'data': 1, 'fsdp': 1, 'tensor': 1}),
-  )
-
-
 class EvaluateTest(parameterized.TestCase):
   @parameterized.parameters(True, False)
   def test_each_seed_asks_its_prompts_once_greedily_and_n_times_sampled(
     self, vmap_seeds
   ):
-    parts = build.parts(tiny.config())
-    parts = parts._replace(
-      generate_fn=_answer(1),
-      greedy_fn=_answer(2),
-      unbiased_fn=_answer(3),
-      task=dataclasses.replace(parts.task, reward_fn=_reward),
+    parts = tiny_run.with_functions(tiny_run.parts(), generate_fn=_answer(1))
+    parts = parts._replace(greedy_fn=_answer(2), unbiased_fn=_answer(3))
+    built = programs.build(
+      parts,
+      dataclasses.replace(tiny_run.task(), reward_fn=_reward),
+      tiny_run.settings(
+        num_seeds=2,
+        vmap_seeds=vmap_seeds,
+        num_eval_prompts=5,
+        num_eval_samples=3,
+      ),
     )
-    built = _programs(parts, vmap_seeds)
-    params = parts.init_params_fn(jax.random.key(0))
-    run = built.init(params, jnp.array([4, 9], jnp.uint32))
+    run = tiny_run.first_run(built, parts, [4, 9])
     greedy, sampled = built.evaluate(run)
     self.assertEqual(greedy.shape, (2, 5, 1))
     self.assertEqual(sampled.shape, (2, 5, 3))
@@ -87,27 +75,82 @@ class EvaluateTest(parameterized.TestCase):
     swapped = run._replace(seed=run.seed[::-1])
     np.testing.assert_array_equal(built.evaluate(swapped)[0], greedy[::-1])
 
+  def test_it_is_of_the_learner_whatever_the_sampler_generates_with(self):
+    experiment = tiny_run.experiment(sampler__weight_lag=4)
+    parts = experiment.parts
 
-class IterateTest(absltest.TestCase):
+    def says(params, rng_key, prompts, rollout_id):
+      found = _answer(0)(params, rng_key, prompts, rollout_id)
+      first = params['final_norm'][0].astype(jnp.int32)
+      return found._replace(responses=found.responses.at[:, 0].set(first))
+
+    parts = parts._replace(greedy_fn=says, unbiased_fn=says)
+    task = dataclasses.replace(tiny_run.task(), reward_fn=_reward)
+    built = programs.build(parts, task, tiny_run.settings())
+    run = tiny_run.first_run(built, parts, [4])
+    learned = dict(run.learner.params)
+    learned['final_norm'] = jnp.full_like(learned['final_norm'], 5.0)
+    run = run._replace(learner=run.learner._replace(params=learned))
+    for rewards in built.evaluate(run):
+      self.assertTrue((rewards // 100 == 5.0).all())
+
+
+class CycleTest(parameterized.TestCase):
   def test_the_run_is_donated(self):
-    parts = build.parts(tiny.config())
-    built = _programs(parts, vmap_seeds=False)
+    experiment = tiny_run.experiment()
+    settings = tiny_run.settings(num_seeds=2)
+    built = programs.build(experiment.parts, tiny_run.task(), settings)
     run = jax.eval_shape(
-      lambda rng_key: built.init(
-        parts.init_params_fn(rng_key), jnp.array([4, 9], jnp.uint32)
-      ),
-      jax.random.key(0),
+      lambda: tiny_run.first_run(built, experiment.parts, [4, 9])
     )
-    lowered = built.iterate.lower(run)
+    lowered = built.jitted['cycle'].lower(run, experiment.schedule(0))
     donated = [info.donated for info in jax.tree.leaves(lowered.args_info)]
     self.assertTrue(all(donated))
+
+  @parameterized.parameters(
+    (0, 'pinned_host', False), (1, 'device', True), (2, 'pinned_host', True)
+  )
+  def test_events_as_programs_of_their_own_are_the_cycle(
+    self, n, buffer_memory, has_sampler_mesh
+  ):
+    experiment = tiny_run.experiment(sampler__weight_lag=2 * n)
+    mesh = mesh_lib.make(tiny_run.ONE_DEVICE)
+    apart = {
+      'buffer_memory': buffer_memory,
+      'sampler_mesh': mesh if has_sampler_mesh else None,
+    }
+    found = []
+    for changes in ({}, apart):
+      with jax.set_mesh(mesh):
+        built = programs.build(
+          experiment.parts, tiny_run.task(), tiny_run.settings(**changes)
+        )
+        self.assertEqual('cycle' in built.jitted, not changes)
+        run = tiny_run.first_run(built, experiment.parts, [4])
+        places = jax.tree.map(lambda leaf: leaf.sharding, run)
+        measured = []
+        for iteration in range(4):
+          run, seen = built.cycle(run, experiment.schedule(iteration))
+          measured.append(tiny_run.numbers(seen))
+        # So that the next cycle compiles nothing, and a checkpoint restores.
+        chex.assert_trees_all_equal(
+          jax.tree.map(lambda leaf: leaf.sharding, run), places
+        )
+        found.append(jax.device_get((run, measured, built.evaluate(run))))
+    whole, apart = found
+    self.assertEqual(whole[0].learner.step, 8)
+    stored = whole[0].buffer.rollouts.policy_version
+    self.assertEqual(stored.max(), 2 * (3 - n))
+    chex.assert_trees_all_equal(apart[0].clock, whole[0].clock)
+    chex.assert_trees_all_equal(apart[0].ledger, whole[0].ledger)
+    chex.assert_trees_all_close(apart, whole, rtol=1e-4, atol=1e-5)
 
 
 class OverSeedsTest(absltest.TestCase):
   def test_seeds_go_together_or_one_after_the_other(self):
     def primitives(vmap, num_seeds):
       jaxpr = jax.make_jaxpr(
-        lambda x: seeds.over_seeds(vmap, lambda one: one + 1.0, x)
+        functools.partial(programs.over_seeds, vmap, lambda one: one + 1.0)
       )(jnp.zeros(num_seeds))
       return {equation.primitive.name for equation in jaxpr.eqns}
 
@@ -119,63 +162,13 @@ class OverSeedsTest(absltest.TestCase):
     x, y = jnp.array([1.0, 2.0, 3.0]), {'y': jnp.array([10.0, 20.0, 30.0])}
     for vmap in (True, False):
       for num_seeds in (1, 3):
-        found = seeds.over_seeds(
+        found = programs.over_seeds(
           vmap,
           lambda x, y: x + y['y'],
           x[:num_seeds],
           {'y': y['y'][:num_seeds]},
         )
         self.assertEqual(found.tolist(), [11.0, 22.0, 33.0][:num_seeds])
-
-
-class LinesTest(absltest.TestCase):
-  def test_each_seed_gets_a_line_with_its_own_numbers(self):
-    parts = build.parts(tiny.config())
-    params = parts.init_params_fn(jax.random.key(0))
-    run = jax.jit(jax.vmap(lambda seed: iteration.init(parts, params, seed)))(
-      jnp.array([4, 9], jnp.uint32)
-    )
-    counted = [
-      ledger.add(ledger.init(), rollouts=8, trained_rollouts=trained)
-      for trained in (4, 24)
-    ]
-    run = run._replace(
-      iteration=jnp.array([3, 5], jnp.int32),
-      learner=run.learner._replace(step=jnp.array([6, 7], jnp.int32)),
-      ledger=jax.tree.map(lambda *x: jnp.stack(x), *counted),
-    )
-    measured = {
-      'loss': jnp.array([0.1, -2.5]),
-      'buffer/num_valid': jnp.array([16, 32], jnp.int32),
-      'histogram/uses': jnp.array([[1, 2], [3, 4]], jnp.int32),
-    }
-    first, second = programs.lines(run, measured, parts.transformer, mu=1.5)
-    # A line is of the iteration just done; a float32 reads as it was written.
-    expected = {
-      'iteration': 2,
-      'seed': 4,
-      'learner_step': 6,
-      'loss': 0.1,
-      'buffer/num_valid': 16,
-      'histogram/uses': [1, 2],
-      'ledger/rollouts': 8,
-      'ledger/trained_rollouts': 4,
-      'ledger/cost_units': 4 + 1.5 * 8,
-      'replay_ratio': 0.5,
-    }
-    self.assertEqual(first, first | expected)
-    expected = {
-      'iteration': 4,
-      'seed': 9,
-      'learner_step': 7,
-      'loss': -2.5,
-      'buffer/num_valid': 32,
-      'histogram/uses': [3, 4],
-      'ledger/trained_rollouts': 24,
-      'ledger/cost_units': 24 + 1.5 * 8,
-      'replay_ratio': 3.0,
-    }
-    self.assertEqual(second, second | expected)
 
 
 if __name__ == '__main__':

@@ -31,7 +31,7 @@ _NUMBER = re.compile(
 
 
 def extract(response: str) -> tuple[str, str] | None:
-  r"""Returns the answer of a response, and the mark that it was found by.
+  r"""Returns the answer of a response, and how it is marked.
 
   The first of these marks that the response has:
 

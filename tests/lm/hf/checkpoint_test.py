@@ -25,41 +25,16 @@ _LAYER = 'model.layers.1.'
 
 def _tensors(config, seed=0):
   """Returns random tensors with the names and shapes of a checkpoint."""
-  V, D, F = config.vocab_size, config.d_model, config.d_ff
-  Q, KV = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
-  shapes = {'model.embed_tokens.weight': (V, D), 'model.norm.weight': (D,)}
-  if not config.tied_embeddings:
-    shapes['lm_head.weight'] = (V, D)
-  for layer in range(config.num_layers):
-    inside = {
-      'input_layernorm.weight': (D,),
-      'self_attn.q_proj.weight': (Q, D),
-      'self_attn.k_proj.weight': (KV, D),
-      'self_attn.v_proj.weight': (KV, D),
-      'self_attn.o_proj.weight': (D, Q),
-      'post_attention_layernorm.weight': (D,),
-      'mlp.gate_proj.weight': (F, D),
-      'mlp.up_proj.weight': (F, D),
-      'mlp.down_proj.weight': (D, F),
-    }
-    if config.qk_norm:
-      inside['self_attn.q_norm.weight'] = (config.head_dim,)
-      inside['self_attn.k_norm.weight'] = (config.head_dim,)
-    if config.qkv_bias:
-      inside['self_attn.q_proj.bias'] = (Q,)
-      inside['self_attn.k_proj.bias'] = (KV,)
-      inside['self_attn.v_proj.bias'] = (KV,)
-    shapes |= {f'model.layers.{layer}.{k}': v for k, v in inside.items()}
   rng = np.random.default_rng(seed)
   # Exact in every type, and all different with high probability.
   return {
-    name: rng.integers(-128, 128, shape).astype(np.float32) / 64
-    for name, shape in shapes.items()
+    name: rng.integers(-128, 128, tensor.shape).astype(np.float32) / 64
+    for name, tensor in hf_layout.tensors(config).items()
   }
 
 
 def _expected(config, tensors):
-  """Returns our parameters, put together by hand."""
+  """Returns our parameters by hand, from the names of published files."""
   H, K, d = config.num_heads, config.num_kv_heads, config.head_dim
   layers = []
   for layer in range(config.num_layers):

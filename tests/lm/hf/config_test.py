@@ -72,6 +72,10 @@ _EXPECTED_LLAMA = dataclasses.replace(
 )
 
 
+def _scaled(**changes):
+  return {'rope_scaling': {**_LLAMA3_SCALING, **changes}}
+
+
 def _read(numbers, **changes):
   numbers = {**numbers, **changes}
   return hf_config.config_from_numbers(
@@ -113,7 +117,7 @@ class ReadTest(parameterized.TestCase):
       self.assertFalse(config.tied_embeddings)
 
   @parameterized.parameters(
-    {'rope_theta': 5e5, 'rope_scaling': _LLAMA3_SCALING},
+    {'rope_theta': 5e5, **_scaled()},
     {
       'rope_theta': 'absent',
       'rope_parameters': {**_LLAMA3_SCALING, 'rope_theta': 5e5},
@@ -124,14 +128,7 @@ class ReadTest(parameterized.TestCase):
       'rope_parameters': {**_LLAMA3_SCALING, 'rope_theta': 5e5},
       'partial_rotary_factor': 1.0,
     },
-    {
-      'rope_theta': 5e5,
-      'rope_scaling': {
-        **_LLAMA3_SCALING,
-        'rope_type': None,
-        'type': 'llama3',
-      },
-    },
+    {'rope_theta': 5e5, **_scaled(rope_type=None, type='llama3')},
   )
   def test_the_scaling_of_llama_3_may_be_written_in_several_ways(self, **rope):
     self.assertEqual(
@@ -208,33 +205,18 @@ class ReadTest(parameterized.TestCase):
       {'rope_scaling': {'type': 'linear'}},
       r"rope_type = \['linear'\]: must be",
     ),
-    (
-      {'rope_scaling': {**_LLAMA3_SCALING, 'type': 'dynamic'}},
-      r"rope_type = \['dynamic', 'llama3'\]",
-    ),
+    (_scaled(type='dynamic'), r"rope_type = \['dynamic', 'llama3'\]"),
     ({'partial_rotary_factor': 0.5}, 'partial_rotary_factor = 0.5: must be 1'),
     ({'rope_scaling': {'factor': 2}}, r"rope fields = \['factor'\]: must"),
+    (_scaled(beta=2), r"rope fields = \['beta'\]: must be of \['factor'"),
+    (_scaled(factor=None), 'factor = None: must be given'),
+    (_scaled(factor=0.5), 'factor = 0.5: must be at least 1'),
     (
-      {'rope_scaling': {**_LLAMA3_SCALING, 'beta': 2}},
-      r"rope fields = \['beta'\]: must be of \['factor'",
-    ),
-    (
-      {'rope_scaling': {**_LLAMA3_SCALING, 'factor': None}},
-      'factor = None: must be given',
-    ),
-    (
-      {'rope_scaling': {**_LLAMA3_SCALING, 'factor': 0.5}},
-      'factor = 0.5: must be at least 1',
-    ),
-    (
-      {'rope_scaling': {**_LLAMA3_SCALING, 'low_freq_factor': 4.0}},
+      _scaled(low_freq_factor=4.0),
       'low_freq_factor = 4.0: must be below high_freq_factor = 4.0',
     ),
     (
-      {
-        'rope_scaling': _LLAMA3_SCALING,
-        'original_max_position_embeddings': 33,
-      },
+      {**_scaled(), 'original_max_position_embeddings': 33},
       'original_max_position_embeddings = 33: must be 32, as in the rope',
     ),
   )
@@ -321,11 +303,7 @@ class WriteTest(parameterized.TestCase):
       ' = 47: must be at least max_context = 48',
     ),
     ({}, {'eos_ids': ()}, r'eos_ids = \(\): must be in'),
-    (
-      {},
-      {'eos_ids': (1, 31)},
-      r'eos_ids = \(1, 31\): must be in \[0, 31\)',
-    ),
+    ({}, {'eos_ids': (1, 31)}, r'eos_ids = \(1, 31\): must be in \[0, 31\)'),
     ({}, {'bos_id': -1}, r'bos_id = -1, eos_ids = \(5,\): must be in'),
   )
   def test_what_transformers_would_not_load_is_named(

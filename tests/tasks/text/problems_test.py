@@ -231,14 +231,6 @@ class OverlapTest(parameterized.TestCase):
     self.assertLen(problems.overlap(train, benchmark, num_words=3), 1)
     self.assertEmpty(problems.overlap(train, benchmark, num_words=4))
 
-  def test_matches_are_in_the_order_of_the_benchmark(self):
-    found = problems.overlap(
-      [problem('t', 'c d'), problem('u', 'a b')],
-      [problem('b', 'a b'), problem('c', 'c d')],
-      num_words=2,
-    )
-    self.assertEqual([entry.benchmark_id for entry in found], ['b', 'c'])
-
   def test_a_short_problem_occurs_only_exactly(self):
     train = [problem('t', 'Compute 5!'), problem('u', '???')]
     benchmark = [
@@ -251,13 +243,16 @@ class OverlapTest(parameterized.TestCase):
       [problems.Overlap('b', 't', True, 0)],
     )
 
-  def test_equal_problems_of_a_benchmark_are_both_found(self):
-    found = problems.overlap(
-      [problem('t', 'a b')],
-      [problem('b', 'a b'), problem('c', 'A b')],
+  def test_matches_are_in_the_order_of_the_benchmark(self):
+    matches = problems.overlap(
+      [problem('t', 'c d'), problem('u', 'a b')],
+      [problem('b', 'a b'), problem('c', 'c d'), problem('d', 'A b')],
       num_words=2,
     )
-    self.assertEqual([entry.benchmark_id for entry in found], ['b', 'c'])
+    self.assertEqual(
+      [(match.benchmark_id, match.train_id) for match in matches],
+      [('b', 'u'), ('c', 't'), ('d', 'u')],
+    )
 
   def test_runs_of_no_words_are_refused(self):
     with self.assertRaisesRegex(

@@ -12,10 +12,10 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from ml_collections import config_flags
 
+from replay_rl import overrides
 from replay_rl.run import config as config_lib
-from replay_rl.run import overrides
 
-_PATH = pathlib.Path(__file__).parents[2] / 'configs' / 'quickstart.py'
+_PATH = pathlib.Path(__file__).parents[1] / 'configs' / 'quickstart.py'
 
 
 @dataclasses.dataclass

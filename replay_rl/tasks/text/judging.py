@@ -14,8 +14,6 @@ import numpy as np
 from replay_rl import base
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
-from replay_rl.run import events
-from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
 
@@ -35,12 +33,13 @@ def prompts_and_judge(
     mesh: the devices of the run.
 
   Returns:
-    run -> prompts `[S, P]`, and generation -> (rewards `[S, F]`, metrics).
+    (seeds `[S]`, rollouts generated before `[S]`) -> prompts `[S, P]`, and
+    (completions, references of `[S, F]`) -> (rewards `[S, F]`, metrics).
   """
 
-  def draw(run: state.RunState) -> base.Prompts:
+  def draw(seeds: base.Array, num_rollouts: base.Array) -> base.Prompts:
     assert task is not None
-    seeds, num_rollouts = jax.device_get((run.seed, run.clock.num_rollouts))
+    seeds, num_rollouts = jax.device_get((seeds, num_rollouts))
     prompts = [
       task.prompts_fn(int(seed), int(first) // num_fresh, num_prompts)
       for seed, first in zip(seeds, num_rollouts, strict=True)
@@ -52,12 +51,10 @@ def prompts_and_judge(
     )
 
   def judge(
-    generation: events.Generation,
+    completions: base.Completions, references: base.Array
   ) -> tuple[np.ndarray, base.Metrics]:
     assert task is not None
-    judgement = _judge(
-      task, generation.completions, generation.prompts.references
-    )
+    judgement = _judge(task, completions, references)
     return judgement.rewards, _measure(judgement, task.statuses)
 
   return draw, judge

@@ -1,4 +1,4 @@
-"""Tests of replay_rl.run.choices."""
+"""Tests of replay_rl.choices."""
 
 import functools
 import json
@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl import choices
 from replay_rl import constants
 from replay_rl.rl import advantages
 from replay_rl.rl import gates
 from replay_rl.rl import losses
-from replay_rl.run import choices
-from tests.run import user_functions
+from tests import user_functions
 
 MODULE = user_functions.__name__
 
@@ -231,6 +231,8 @@ class RefusedTest(parameterized.TestCase):
     ('recency(half_life=(y := 1))', 'half_life: must be a number, a bool, a'),
     ("recency(half_life=f'1')", 'half_life: must be a number, a bool, a'),
     ('recency(half_life=1e999)', 'half_life = inf: must be in (0, inf)'),
+    ('recency(half_life=inf)', 'half_life = inf: must be in (0, inf)'),
+    ('recency(half_life=nan)', 'half_life: must be a number, a bool, a'),
     ('recency(half_life=1e39)', 'half_life = 1e+39: must fit a 32-bit number'),
     ('recency(half_life=0x' + 'f' * 500 + ')', '<int of 2000 bits>: must fit'),
     ('recency(half_life=True)', 'half_life = True: must be of type float'),

@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import inspect
 import io
+import math
 import re
 import tokenize
 import types
@@ -231,7 +232,8 @@ def _parse_call(
     if name == '**' or name in values:
       raise ValueError(f'{complaint}{name}: must be given once, as name=value')
     try:
-      values[name] = ast.literal_eval(keyword.value)
+      is_inf = isinstance(keyword.value, ast.Name) and keyword.value.id == 'inf'
+      values[name] = math.inf if is_inf else ast.literal_eval(keyword.value)
     except _PARSE_ERRORS as error:
       raise ValueError(
         f'{complaint}{name}: must be a number, a bool, a string or None'
@@ -273,8 +275,9 @@ def _call(
   if missing:
     raise ValueError(f'{complaint}{missing}: must be given')
   constants.check(complaint, function, values)
+  # As a float also if it is written as an int: a program has one type for it.
   scalars = {
-    name: value
+    name: float(value) if float in known[name].types else value
     for name, value in values.items()
     if known[name].is_scalar and isinstance(value, (int, float))
   }
