@@ -19,7 +19,8 @@ from replay_rl.lm import tokenizer as tokenizer_lib
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
-from replay_rl.run import iteration
+from replay_rl.run import state as run_state
+from replay_rl.tasks import task as task_lib
 from tests import tiny
 from tests import tiny_text
 from tests import tiny_tokenizer
@@ -41,7 +42,7 @@ class Trained(NamedTuple):
   folder: pathlib.Path
   config: config_lib.Config
   transformer: architecture.TransformerConfig
-  state: iteration.RunState
+  state: run_state.RunState
 
 
 @functools.cache
@@ -61,7 +62,9 @@ def trained() -> Trained:
     text__answer_timeout=4.0,
   )
   state = train.train(config, folder / 'run')
-  shape = build.parts(config).transformer
+  task = build.task(config)
+  task_lib.close(task)
+  shape = build.experiment(config, task.shape).parts.transformer
   return Trained(folder / 'run', config, shape, state)
 
 
