@@ -52,7 +52,7 @@ def trained() -> Trained:
   atexit.register(shutil.rmtree, folder, ignore_errors=True)
   config = tiny_text.config(
     folder / 'sums',
-    seed=5,
+    seed=13,  # Of 13 and 14, each iteration has a right answer.
     num_seeds=2,
     num_iterations=2,
     evaluation__every=0,

@@ -27,7 +27,7 @@ REQUIRED = ('iteration', 'seed', 'reward', *BUDGETS)
 _HISTOGRAM = 'histogram/'
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
   """Which JSON values a key may have, also in words."""
 
   is_allowed: Callable[[Any], bool]
@@ -47,16 +47,16 @@ def _is_count(value: Any) -> bool:
   return is_integer(value) and value >= 0
 
 
-FINITE = Kind(_is_finite, 'a finite number')
-COUNT = Kind(_is_count, 'a whole number >= 0')
-_COUNTS = Kind(
+FINITE = ValueKind(_is_finite, 'a finite number')
+COUNT = ValueKind(_is_count, 'a whole number >= 0')
+_COUNTS = ValueKind(
   lambda x: isinstance(x, list) and x != [] and all(map(_is_count, x)),
   'a list of whole numbers >= 0',
 )
-_NUMBER = Kind(
+_NUMBER = ValueKind(
   lambda x: x is None or isinstance(x, int | float), 'a number or null'
 )
-_OBJECT = Kind(lambda x: isinstance(x, dict), 'an object')
+_OBJECT = ValueKind(lambda x: isinstance(x, dict), 'an object')
 
 
 class Run(NamedTuple):
@@ -294,7 +294,7 @@ def _read_timing(
   return seconds, is_first
 
 
-def value_of(place: str, record: dict[str, Any], key: str, kind: Kind) -> Any:
+def value_of(place: str, record: dict[str, Any], key: str, kind: ValueKind) -> Any:
   """Returns the value of a key.
 
   Raises:

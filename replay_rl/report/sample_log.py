@@ -64,7 +64,7 @@ class ShownSamples(NamedTuple):
   num_left_out: int
 
 
-_TEXT = runs.Kind(lambda x: isinstance(x, str), 'a text')
+_TEXT = runs.ValueKind(lambda x: isinstance(x, str), 'a text')
 _KINDS = {
   'iteration': runs.COUNT,
   'seed': runs.COUNT,
@@ -75,13 +75,13 @@ _KINDS = {
   'policy_version': runs.COUNT,
   'times_sampled': runs.COUNT,
   'group_id': runs.COUNT,
-  'is_finished': runs.Kind(lambda x: isinstance(x, bool), 'true or false'),
+  'is_finished': runs.ValueKind(lambda x: isinstance(x, bool), 'true or false'),
   'prompt': _TEXT,
   'response': _TEXT,
-  'reference': runs.Kind(lambda x: isinstance(x, str | None), 'a text or null'),
+  'reference': runs.ValueKind(lambda x: isinstance(x, str | None), 'a text or null'),
 }
 _OPTIONAL = dict.fromkeys(
-  ('prompt_id', 'rollout_id'), runs.Kind(runs.is_integer, 'an integer')
+  ('prompt_id', 'rollout_id'), runs.ValueKind(runs.is_integer, 'an integer')
 )
 
 

@@ -133,7 +133,12 @@ class ReadTest(parameterized.TestCase):
       # Addition has no references.
       self.assertEqual(
         {key: type(value) for key, value in record.items()},
-        {key: type(value) for key, value in line(reference=None).items()},
+        {
+          key: type(value)
+          for key, value in line(
+            reference=None, prompt_id=0, rollout_id=0
+          ).items()
+        },
       )
 
   def test_above_the_cap_a_choice_of_all_parts_is_kept_in_order(self):

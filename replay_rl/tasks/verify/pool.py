@@ -81,7 +81,7 @@ class Pool:
     ):
       if not is_allowed:
         raise ValueError(f'{name} = {value}: must be in {allowed}')
-    self._settings = worker_lib.Settings(
+    self._settings = worker_lib.WorkerSettings(
       verify_fn=pickle.dumps(verify_fn),
       warm_up=warm_up,
       answer_timeout=answer_timeout,
@@ -183,7 +183,7 @@ class _Worker:
   deadline: on the monotonic clock; the worker is overdue after it.
   """
 
-  def __init__(self, settings: worker_lib.Settings, retry: int | None):
+  def __init__(self, settings: worker_lib.WorkerSettings, retry: int | None):
     self.pipe, other = multiprocessing.Pipe()
     paths = [path or os.getcwd() for path in sys.path]
     with other:

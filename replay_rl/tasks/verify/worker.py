@@ -32,7 +32,7 @@ class UnreadableError(ValueError):
   """Raised by a verify function for an answer that it cannot parse."""
 
 
-class Settings(NamedTuple):
+class WorkerSettings(NamedTuple):
   """The first message to a worker.
 
   verify_fn: pickled `(answer, reference) -> bool`.
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _serve(pipe: connection.Connection) -> None:
-  settings = Settings(*pipe.recv())
+  settings = WorkerSettings(*pipe.recv())
   limit = settings.memory_limit
   try:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
