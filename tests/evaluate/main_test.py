@@ -100,12 +100,14 @@ class EvaluateTestCase(parameterized.TestCase):
 class MainTest(EvaluateTestCase):
   def test_scores_are_those_of_the_samples(self):
     code, shown, _ = self.main(
-      *self.flags('real'), '--no-chat', verifier=verifier_lib.Verifier
+      *self.flags('real', eval_seed=1),
+      '--no-chat',
+      verifier=verifier_lib.Verifier,
     )
     self.assertEqual(code, 0)
     self.assertIn('pass@5', shown)
     results = json.loads((self.folder / 'real/results.json').read_text())
-    outcomes = {}
+    outcomes, num_correct = {}, 0
     for name, rows in tiny_evaluation.BENCHMARKS.items():
       lines = self.lines('real', name)
       answers = [answer for _, _, answer in rows for _ in range(5)]
@@ -121,7 +123,7 @@ class MainTest(EvaluateTestCase):
         )
         is_correct.append(line['response'] == answer)
         self.assertEqual(line['status'] == 'correct', is_correct[-1])
-      self.assertIn(True, is_correct)
+      num_correct += sum(is_correct)
       outcomes[name] = scores.Outcomes(
         np.reshape(is_correct, (-1, 5)),
         *(
@@ -129,8 +131,9 @@ class MainTest(EvaluateTestCase):
           for key in ('length', 'is_finished', 'status')
         ),
       )
+    self.assertBetween(num_correct, 1, 24)
     expected = scores.summarize(
-      outcomes, statuses=verifier_lib.STATUSES, seed=0
+      outcomes, statuses=verifier_lib.STATUSES, seed=1
     )
     expected = json.loads(json.dumps(expected))  # Tuples become lists.
     self.assertEqual({key: results[key] for key in expected}, expected)
@@ -263,13 +266,13 @@ class BadInputTest(EvaluateTestCase):
     ({'temperature': 0}, 'n = 5: must be 1 with temperature = 0'),
     ({'temperature': 0, 'n': 1, 'top_k': 3}, 'top_k = 3: must not be given'),
     ({'temperature': -1}, 'temperature = -1.0: must be at least 0'),
-    ({'top_p': 1.5}, 'top_p=1.5 must be None or in'),
+    ({'top_p': 1.5}, 'top_p = 1.5: must be in (0, 1]'),
     ({'n': 0}, 'n = 0: must be at least 1'),
     ({'system': 'Hello'}, "system = 'Hello', chat_variables = {}: must be "),
     ({'batch_size': 7}, 'batch_size = 7: must be a multiple of the 2 devices'),
     ({'max_answer_chars': 1}, 'max_answer_chars = 1: must be at least 2, the'),
     ({'max_prompt_tokens': 2}, "benchmark 'short': max_prompt_tokens = 2"),
-    ({'max_new_tokens': 99}, 'exceeds max_position_embeddings=64'),
+    ({'max_new_tokens': 99}, 'must be at most max_position_embeddings = 64'),
     ({'baseline': 'nowhere'}, "baseline = 'nowhere': must hold the results.j"),
     ({'template': 'no field'}, 'must have the one field {problem}'),
   )
