@@ -221,7 +221,7 @@ def _loop(
         if log is not None:
           log.write_samples(samples.lines(shown, task))
       _check_finite(lines, manager)
-      _check_not_empty(run, config)
+      _check_not_empty(run, config, experiment)
       is_terminated = processes.any_process(terminated.is_set())
       stops = iteration + 1 == end or is_terminated
       if stops or _is_due(config.checkpoint.every, iteration):
@@ -237,13 +237,16 @@ def _is_due(every: int, iteration: int) -> bool:
   return every > 0 and (iteration + 1) % every == 0
 
 
-def _check_not_empty(run: state.RunState, config: config_lib.Config) -> None:
+def _check_not_empty(
+  run: state.RunState, config: config_lib.Config, experiment: build.Experiment
+) -> None:
   """Raises EmptyUpdatesError if a seed has nothing to learn from."""
   num_empty = int(np.max(jax.device_get(run.learner.num_empty_in_a_row)))
   if num_empty >= MAX_EMPTY_UPDATES:
+    rule = experiment.chosen.get('replay.weights')
     raise EmptyUpdatesError(
       f'{num_empty} updates in a row had no valid row to learn from: '
-      f'replay.weights = {config.replay.weights!r} gives no stored rollout a '
+      f'replay.weights = {rule and rule.text!r} gives no stored rollout a '
       'positive weight, or replay.drop_zero_variance = '
       f'{config.replay.drop_zero_variance} dropped every group'
     )

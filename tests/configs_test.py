@@ -27,10 +27,10 @@ ARMS = {
   'math_qwen3_4b_prioritized': ('on_policy', 'prioritized'),
   'quickstart': (*_REUSE, 'prioritized', 'per'),
 }
-_WITHOUT_ARMS = ('gsm8k_tiny',)
+WITHOUT_ARMS = ('gsm8k_tiny',)
 
 
-def _experiment(name):
+def experiment(name):
   return importlib.import_module(f'configs.{name}')
 
 
@@ -45,13 +45,13 @@ class ExperimentsTest(parameterized.TestCase):
     files = {
       path.stem
       for path in (ROOT / 'configs').glob('*.py')
-      if hasattr(_experiment(path.stem), 'get_config')
+      if hasattr(experiment(path.stem), 'get_config')
     }
-    self.assertEqual(files, {*ARMS, *_WITHOUT_ARMS})
+    self.assertEqual(files, {*ARMS, *WITHOUT_ARMS})
 
-  @parameterized.parameters(*ARMS, *_WITHOUT_ARMS)
+  @parameterized.parameters(*ARMS, *WITHOUT_ARMS)
   def test_each_file_is_a_document(self, name):
-    document = _experiment(name).__doc__
+    document = experiment(name).__doc__
     for part in ('Question:', 'Command:', 'Cost', 'esult', *ARMS.get(name, ())):
       self.assertIn(part, document)
 
@@ -59,7 +59,7 @@ class ExperimentsTest(parameterized.TestCase):
     *((name, arm) for name, names in ARMS.items() for arm in names)
   )
   def test_every_arm_is_valid_and_named(self, name, arm):
-    config = _experiment(name).get_config(arm)
+    config = experiment(name).get_config(arm)
     config_lib.validate(config)
     family = 'countdown ' if name == 'countdown' else ''
     self.assertEqual(config.name, family + arm.replace('_', ' '))
@@ -68,28 +68,28 @@ class ExperimentsTest(parameterized.TestCase):
       self.assertIn('What is 1 + 1?\n', prompt)
       self.assertIn('\\boxed{}', prompt)
 
-  @parameterized.parameters(*((name,) for name in _WITHOUT_ARMS))
+  @parameterized.parameters(*((name,) for name in WITHOUT_ARMS))
   def test_a_config_without_arms_is_valid(self, name):
-    config_lib.validate(_experiment(name).get_config())
+    config_lib.validate(experiment(name).get_config())
 
   @parameterized.parameters(*ARMS)
   def test_an_unknown_arm_is_answered_with_those_there_are(self, name):
     with self.assertRaisesWithLiteralMatch(
       ValueError, f"arm = 'reuse_3': must be one of {', '.join(ARMS[name])}"
     ):
-      _experiment(name).get_config('reuse_3')
+      experiment(name).get_config('reuse_3')
 
   @parameterized.parameters(
     'gsm8k_qwen3_0_6b', 'math_llama3_2_3b', 'math_qwen2_5_7b'
   )
   def test_all_arms_of_a_published_model_make_as_many_updates(self, name):
     for arm in ARMS[name]:
-      config = _experiment(name).get_config(arm)
+      config = experiment(name).get_config(arm)
       updates = config.num_iterations * config.replay.updates_per_iteration
       self.assertEqual(updates, 2000)
 
   def test_countdown_differs_from_the_quickstart_in_what_it_says(self):
-    countdown = _experiment('countdown').get_config('reuse_2')
+    countdown = experiment('countdown').get_config('reuse_2')
     self.assertEqual(
       _changed(countdown, quickstart.get_config('reuse_2')),
       {'name', 'task', 'num_iterations', 'optimizer.learning_rate'},

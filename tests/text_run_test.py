@@ -1,5 +1,6 @@
 """Tests of whole runs of a task in text, from data set to samples."""
 
+import dataclasses
 import json
 import pathlib
 import tempfile
@@ -12,6 +13,8 @@ from absl.testing import absltest
 from replay_rl import train
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
+from replay_rl.run import config as config_lib
+from replay_rl.tasks import task as task_lib
 from tests import tiny_text
 
 
@@ -33,6 +36,12 @@ class TextRunTest(absltest.TestCase):
       num_seeds=2,
       evaluation__num_prompts=3,
       logging__samples_every=2,
+      sampler__weight_lag=5,
+      replay__updates_per_iteration=2.5,
+      replay__weights='proportional(exponent=0.6)',
+      replay__feedback='reweighted_advantage_magnitude()',
+      loss__row_weights='per_importance_weights(exponent=0.4)',
+      optimizer__gate='gradient_gate(threshold=0.1, window=2)',
     )
     whole, parted = self.folder / 'whole', self.folder / 'parted'
     expected = train.train(config, whole)
@@ -46,7 +55,7 @@ class TextRunTest(absltest.TestCase):
     lines = _lines(whole / 'metrics.jsonl')
     # Something was right, and something learned from.
     self.assertGreater(sum(line['accuracy'] for line in lines), 0)
-    self.assertGreater(max(line['grad_norm'] for line in lines), 0)
+    self.assertGreater(max(line['grad_norm'] or 0 for line in lines), 0)
     for line in lines:
       self.assertLess(line['sampler_learner_gap'], 1e-5)
       self.assertEqual(
@@ -83,7 +92,7 @@ class TextRunTest(absltest.TestCase):
       tokenizer_folder=None,
     )
     config.model.checkpoint = str(stored)
-    chex.assert_trees_all_equal(build.base_weights(config, parts), params)
+    chex.assert_trees_all_equal(build.base_weights(config, parts, task), params)
     run = train.train(config, self.folder / 'run')
     moved = jax.tree.map(
       lambda new, old: float(np.abs(new[0] - old).max()),
@@ -93,11 +102,17 @@ class TextRunTest(absltest.TestCase):
     # Two updates of at most the learning rate each.
     self.assertLess(max(jax.tree.leaves(moved)), 0.021)
 
+    # The folder alone gives the shape as well.
+    shapeless = config_lib.pretrained(str(stored), compute_dtype='float32')
+    alone = dataclasses.replace(config, model=shapeless)
+    chex.assert_trees_all_equal(train.train(alone, self.folder / 'alone'), run)
+
     config.model.d_ff = 48
     with self.assertRaisesRegex(
       ValueError, r'model.checkpoint = .* d_ff = 48 \(there: 32\)'
     ):
-      build.base_weights(config, build.parts(config))
+      differing = build.experiment(config, task.shape).parts
+      build.base_weights(config, differing, task)
 
 
 if __name__ == '__main__':

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import io
 import json
@@ -16,8 +17,6 @@ import time
 from unittest import mock
 
 import chex
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from absl.testing import absltest
@@ -27,10 +26,23 @@ from absl.testing import parameterized
 from replay_rl import command_line
 from replay_rl import train
 from replay_rl.run import checkpoint
+from tests import configs_test
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[1]
-_ARMS = ('on_policy', 'reuse_2', 'reuse_4', 'prioritized')
+_QUICKSTART = f'--config={ROOT}/configs/quickstart.py'
+# A rule of a user's own module, and one that lets nothing be drawn.
+_RULES = """
+from replay_rl import base
+
+
+def my_rule(state, step, *, x: base.Scalar):
+  return x + state.rollouts.rewards
+
+
+def nothing(state, step):
+  return 0.0 * state.rollouts.rewards
+"""
 _SMALL = (
   '--config.num_seeds=1',
   '--config.num_iterations=2',
@@ -63,7 +75,8 @@ class TrainTestCase(parameterized.TestCase):
 
 class ConfigsTest(TrainTestCase):
   @parameterized.parameters(
-    *(f'quickstart.py:{arm}' for arm in _ARMS), 'countdown.py'
+    *(f'quickstart.py:{arm}' for arm in configs_test.ARMS['quickstart']),
+    'countdown.py',
   )
   def test_every_config_runs_through_main(self, config):
     workdir = self.workdir()
@@ -80,23 +93,77 @@ class ConfigsTest(TrainTestCase):
     self.assertTrue((workdir / 'tensorboard').exists())
     self.assertEqual(len((workdir / 'timing.jsonl').read_text().split('\n')), 3)
 
-  def test_every_config_is_in_that_list(self):
-    found = {
-      path.name
-      for path in (ROOT / 'configs').glob('*.py')
-      if 'def get_config' in path.read_text()
-    }
-    in_text = {path for path in found if path.startswith(('gsm8k', 'math'))}
-    self.assertEqual(found - in_text, {'quickstart.py', 'countdown.py'})
+  def test_every_config_in_jax_is_in_that_list(self):
+    in_jax = [
+      name
+      for name in (*configs_test.ARMS, *configs_test.WITHOUT_ARMS)
+      if configs_test.experiment(name).get_config().text is None
+    ]
+    self.assertCountEqual(in_jax, ['quickstart', 'countdown'])
+
+
+def _refused(field, value, complaint):
+  """Returns a flag, and what a message says of it."""
+  return f'--config.{field}={value}', f'{field} = {value!r}: {complaint}'
 
 
 class BadInputTest(TrainTestCase):
   @parameterized.parameters(
+    _refused(
+      'replay.weights',
+      'fifo()',
+      'fifo: must be one call with keyword constants, or several joined by *, '
+      'such as name(x=1), of advantage_magnitude, ',
+    ),
+    _refused('replay.keep', 'fifo() * fifo()', 'must be one call with keyword'),
+    _refused(
+      'replay.draw',
+      'blocked_inverse_cdf(stratified="no")',
+      "stratified = 'no': must be of type bool",
+    ),
+    _refused(
+      'replay.weights',
+      'max_age(limit=1, limit=2)',
+      'limit: must be given once, as name=value',
+    ),
+    *(
+      _refused(
+        'loss.policy',
+        f'clipped_surrogate({constants})',
+        f'{complaint}: must be in ',
+      )
+      for constants, complaint in (
+        ('clip_low=0.2, clip_high=0.2, dual_clip=0.5', 'dual_clip = 0.5'),
+        ('clip_low=-5, clip_high=0.2, dual_clip=None', 'clip_low = -5'),
+      )
+    ),
+    _refused(
+      'loss.policy',
+      'truncated_importance_sampling(max_ratio=-2)',
+      'max_ratio = -2: must be in (0, inf]',
+    ),
+    *(
+      _refused(
+        'loss.advantage',
+        f'group_standardized(eps={eps})',
+        f'eps = {eps}: must be in (0, inf)',
+      )
+      for eps in (-1, 0)
+    ),
+    _refused(
+      'loss.normalizer',
+      'constant(tokens_per_row=0)',
+      'tokens_per_row = 0: must be in (0, inf)',
+    ),
+    (
+      '--config.replay.compose=fresh_only()',
+      "replay.weights = 'uniform()': must be None, because replay.compose",
+    ),
     ('--config.replay.capcity=3', 'capcity'),
     ('--config.replay.capacity=abc', 'abc'),
     ('--config.replay.capacity=3', 'replay.capacity = 3: must be at least'),
-    ('--config.replay.weights=max_age(limit=-1)', 'limit=-1 must be'),
-    ('--config.replay.keep=positive_bias(fraction=2)', 'fraction=2 must be'),
+    ('--config.replay.weights=max_age(limit=-1)', 'limit = -1: must be'),
+    ('--config.replay.keep=positive_bias(fraction=2)', 'fraction = 2: must'),
     ('--config.mesh.shape={"data": 1}', 'must name the axes'),
     (
       '--config.mesh.shape={"data": -1, "fsdp": 2, "tensor": 4}',
@@ -110,6 +177,17 @@ class BadInputTest(TrainTestCase):
   def test_main_ends_with_one_line_that_names_field_and_value(
     self, flag, message
   ):
+    self._ends_with_one_line(message, _QUICKSTART, flag)
+
+  def test_a_batch_size_that_the_arm_ignores_is_refused(self):
+    self._ends_with_one_line(
+      'replay.batch_size = 8: must be None, because replay.compose ignores it '
+      "(replay.compose = 'fresh_only()')",
+      f'{_QUICKSTART}:on_policy',
+      '--config.replay.batch_size=8',
+    )
+
+  def _ends_with_one_line(self, message, *arguments):
     workdir = self.workdir()
     printed = io.StringIO()
     with (
@@ -117,27 +195,15 @@ class BadInputTest(TrainTestCase):
       self.assertRaises(SystemExit) as raised,
     ):
       _main(
-        f'--config={ROOT}/configs/quickstart.py',
+        *arguments,
         f'--workdir={workdir}',
         f'--config.cache_dir={tiny.CACHE}',
-        flag,
       )
-    # Of an exit with a text, Python prints it.
-    self.assertRegex(
-      printed.getvalue() or raised.exception.code,
-      f'^error: .*{re.escape(message)}',
-    )
+    # Python prints the text of an exit, and a line break.
+    lines = (printed.getvalue() or raised.exception.code).splitlines()
+    self.assertLen(lines, 1)
+    self.assertRegex(lines[0], f'^error: .*{re.escape(message)}')
     self.assertFalse(workdir.exists())
-
-  def test_a_prompt_longer_than_the_context_is_refused(self):
-    from replay_rl.run import build
-
-    parts = build.parts(tiny.config('unused'))
-    params = parts.init_params_fn(jax.random.key(0))
-    prompts = parts.task.prompts_fn(jax.random.key(0), 2)
-    longer = prompts._replace(tokens=jnp.tile(prompts.tokens, (1, 3)))
-    with self.assertRaisesRegex(ValueError, '12 prompt columns .* exceed'):
-      parts.generate_fn(params, jax.random.key(0), longer)
 
   def test_a_workdir_that_cannot_be_written_is_refused(self):
     file = self.create_tempfile('file').full_path
@@ -168,13 +234,17 @@ class BadInputTest(TrainTestCase):
 
 class ResumeTest(TrainTestCase):
   def test_stopped_runs_continue_bit_for_bit(self):
-    changes = {
-      'num_iterations': 6,
-      'num_seeds': 2,
-      'checkpoint__every': 2,
-      'sampler__weight_lag': 2,
-    }
-    config = tiny.config(**changes)
+    config = tiny.config(
+      num_iterations=6,
+      num_seeds=2,
+      checkpoint__every=2,
+      sampler__weight_lag=5,
+      replay__updates_per_iteration=2.5,
+      replay__weights='proportional(exponent=0.6)',
+      replay__feedback='reweighted_advantage_magnitude()',
+      loss__row_weights='per_importance_weights(exponent=0.4)',
+      optimizer__gate='ess_scaled_rate(on_policy_ess=0.9)',
+    )
     whole, parted = self.workdir('whole'), self.workdir('parted')
     expected = train.train(config, whole)
     for stop in (1, 4):  # Between two checkpoints, and at one.
@@ -185,6 +255,13 @@ class ResumeTest(TrainTestCase):
       (parted / 'metrics.jsonl').read_bytes(),
       (whole / 'metrics.jsonl').read_bytes(),
     )
+    of_seed_0 = [line for line in _lines(whole) if line['seed'] == 0]
+    self.assertEqual(
+      [line['updates/applied'] for line in of_seed_0], [2, 3, 2, 3, 2, 3]
+    )
+    priorities = np.asarray(found.buffer.priorities)
+    magnitudes = np.abs(np.asarray(found.buffer.rollouts.advantages))
+    self.assertFalse(np.allclose(priorities, magnitudes))
 
   def test_a_finished_run_is_left_as_it_is(self):
     config = tiny.config(num_iterations=1)
@@ -251,6 +328,72 @@ class ResumeTest(TrainTestCase):
       ],
     )
     self.assertTrue(result['is_equal'], result)
+
+
+class UserFunctionsTest(TrainTestCase):
+  def setUp(self):
+    super().setUp()
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    self.source = folder / 'my_rules.py'
+    self.source.write_text(_RULES)
+    self.enter_context(mock.patch.object(sys, 'path', [str(folder), *sys.path]))
+    self.enter_context(mock.patch.dict(sys.modules))  # Forgets it at the end.
+    self.rules = importlib.import_module('my_rules')
+
+  def test_a_rule_trains_and_continues_only_as_it_was(self):
+    config = tiny.config(num_iterations=2)
+    named = tiny.config(
+      num_iterations=2, replay__weights='my_rules:my_rule(x=2.0)'
+    )
+    my_rule = functools.partial(self.rules.my_rule, x=2.0)
+    whole, parted = self.workdir('whole'), self.workdir('parted')
+    expected = train.train(named, whole)
+    train.train(config, parted, stop_after=1, weights=my_rule)
+
+    for workdir in (whole, parted):
+      written = json.loads((workdir / 'config.json').read_text())
+      record = written['functions']['replay.weights']
+      self.assertEqual(record['text'], 'my_rules:my_rule(x=2.0)')
+      ((name, digest),) = record['functions'].items()
+      self.assertEqual(name, 'my_rules:my_rule')
+      self.assertRegex(digest, '^[0-9a-f]{64}$')
+
+    with self.assertRaisesRegex(
+      ValueError, r'have the functions of .* replay.weights = .*uniform\(\)'
+    ):
+      train.train(config, parted)
+    self.source.write_text(_RULES.replace('x + ', 'x - '))
+    with self.assertRaisesRegex(
+      ValueError, 'have the functions of .* replay.weights = .*my_rules'
+    ):
+      train.train(config, parted, weights=my_rule)
+    self.source.write_text(_RULES)
+    found = train.train(config, parted, weights=my_rule)
+    chex.assert_trees_all_equal(found, expected)
+    self.assertEqual(
+      (parted / 'metrics.jsonl').read_bytes(),
+      (whole / 'metrics.jsonl').read_bytes(),
+    )
+
+  def test_a_rule_that_lets_nothing_be_drawn_stops_the_run(self):
+    workdir = self.workdir()
+    with self.assertRaisesRegex(
+      train.EmptyUpdatesError,
+      '^10 updates in a row had no valid row to learn from: replay.weights = '
+      "'my_rules:nothing\\(\\)' gives no stored rollout a positive weight",
+    ):
+      train.train(
+        tiny.config(num_iterations=9, evaluation__every=0),
+        workdir,
+        weights=self.rules.nothing,
+      )
+    lines = _lines(workdir)
+    self.assertLen(lines, 5)  # Of two updates each.
+    for line in lines:
+      self.assertEqual(line['updates/empty'], 2)
+      self.assertEqual(line['updates/applied'], 0)
+      self.assertEqual(line['learner_step'], 0)
+      self.assertIsNone(line['loss'])
 
 
 @functools.cache
