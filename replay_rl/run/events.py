@@ -148,7 +148,7 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
 
 
 def policy(run: state.RunState) -> Policy:
-  """Returns the policy that generates: the learner's or the oldest published."""
+  """Returns the learner's policy, or the oldest published one."""
   params, version = run.learner.params, run.learner.step
   if run.sampler is not None:
     oldest = run.sampler.num_published % run.sampler.version.shape[0]

@@ -243,19 +243,14 @@ def _warmed_up(
   )
 
 
-def check(
-  config: config_lib.Config,
-  chosen: Mapping[str, choices.Choice],
-  parts: state.Parts,
-) -> int:
+def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
   """Returns B, the rows of an update, after a trace of each function.
 
   The trace needs only shapes, so it comes before any file or computation.
 
   Args:
-    config: unused beside its choices.
     chosen: what `choose` returned.
-    parts: what was built from both; `num_rows` is not read.
+    parts: the functions and sizes; `num_rows` is not read.
 
   Raises:
     ValueError: a function does not accept these shapes; names the config field.
