@@ -170,8 +170,8 @@ def base_weights(
     task: has the teacher of the warm start.
 
   Raises:
-    ValueError: the checkpoint does not have the shape of the model, or the cache
-      of warm starts cannot be written.
+    ValueError: the checkpoint does not have the shape of the model, or the
+      cache of warm starts cannot be written.
   """
   if config.model.checkpoint is not None:
     return _pretrained(config.model.checkpoint, parts.transformer)
