@@ -19,8 +19,7 @@ from replay_rl.lm import tokenizer as tokenizer_lib
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
-from replay_rl.run import state as run_state
-from replay_rl.tasks import task as task_lib
+from replay_rl.run import state as state_lib
 from tests import tiny
 from tests import tiny_text
 from tests import tiny_tokenizer
@@ -42,7 +41,7 @@ class Trained(NamedTuple):
   folder: pathlib.Path
   config: config_lib.Config
   transformer: architecture.TransformerConfig
-  state: run_state.RunState
+  state: state_lib.RunState
 
 
 @functools.cache
@@ -60,12 +59,13 @@ def trained() -> Trained:
     text__use_chat_template=True,
     text__max_prompt_tokens=64,
     text__answer_timeout=4.0,
+    # Moves the weights also where no answer is right.
+    optimizer__transform='adamw(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.1)',
   )
   state = train.train(config, folder / 'run')
-  task = build.task(config)
-  task_lib.close(task)
-  shape = build.experiment(config, task.shape).parts.transformer
-  return Trained(folder / 'run', config, shape, state)
+  # No pool of verifiers starts before the first response.
+  parts = build.experiment(config, build.task(config).shape).parts
+  return Trained(folder / 'run', config, parts.transformer, state)
 
 
 def transformer() -> architecture.TransformerConfig:

@@ -294,7 +294,9 @@ def _read_timing(
   return seconds, is_first
 
 
-def value_of(place: str, record: dict[str, Any], key: str, kind: ValueKind) -> Any:
+def value_of(
+  place: str, record: dict[str, Any], key: str, kind: ValueKind
+) -> Any:
   """Returns the value of a key.
 
   Raises:

@@ -78,7 +78,9 @@ _KINDS = {
   'is_finished': runs.ValueKind(lambda x: isinstance(x, bool), 'true or false'),
   'prompt': _TEXT,
   'response': _TEXT,
-  'reference': runs.ValueKind(lambda x: isinstance(x, str | None), 'a text or null'),
+  'reference': runs.ValueKind(
+    lambda x: isinstance(x, str | None), 'a text or null'
+  ),
 }
 _OPTIONAL = dict.fromkeys(
   ('prompt_id', 'rollout_id'), runs.ValueKind(runs.is_integer, 'an integer')

@@ -1,4 +1,4 @@
-"""Builds a run from its configuration: here strings become functions."""
+"""Builds a run from its configuration."""
 
 import dataclasses
 import functools
@@ -32,11 +32,11 @@ from replay_rl.tasks import task as task_lib
 
 
 class Experiment(NamedTuple):
-  """What a configuration says of a run, its task and its devices left out.
+  """A run as its config describes it, without its task and its devices.
 
   parts: the functions and sizes of the run.
-  schedule: the events of each cycle.
-  chosen: field of the config -> the function that it names.
+  schedule: number of a cycle -> its events.
+  chosen: field of the config -> the choice that it names.
   """
 
   parts: state.Parts
@@ -45,7 +45,7 @@ class Experiment(NamedTuple):
 
   @property
   def records(self) -> dict[str, Any]:
-    """What `config.json` says of the functions, by field of the config."""
+    """The records of the choices for `config.json`, by field of the config."""
     return {field: choice.record for field, choice in self.chosen.items()}
 
 
@@ -57,10 +57,10 @@ def experiment(
   """Returns the functions and sizes of a run.
 
   Args:
-    config: what to build.
-    shape: of its task.
-    functions: to use in place of what the config names, by a name of
-      `functions.KINDS`, such as 'weights'.
+    config: the run.
+    shape: sizes of its task.
+    functions: by key of `functions.KINDS`, such as 'weights', replacements for
+      what the config names.
 
   Raises:
     ValueError: a field has a value that is not allowed.
@@ -68,10 +68,7 @@ def experiment(
   config_lib.validate(config)
   chosen = functions_lib.choose(config, functions or {})
   transformer = _transformer(config.model, shape)
-  graphdef, _ = jax.eval_shape(
-    functools.partial(model.init, transformer, constrain_fn=mesh_lib.constrain),
-    jax.random.key(0),
-  )
+  graphdef = _graphdef(transformer)
   generate_fn = functools.partial(
     sampler.generate,
     graphdef,
@@ -80,7 +77,6 @@ def experiment(
     pad_id=shape.pad_id,
   )
   whole = functools.partial(generate_fn, top_k=None, top_p=None)
-  hyper = functions_lib.numbers(config, chosen)
   parts = state.Parts(
     shape=shape,
     transformer=transformer,
@@ -99,7 +95,7 @@ def experiment(
         remat=config.optimizer.remat,
       ),
     ),
-    hyper=hyper,
+    hyper=functions_lib.numbers(config, chosen),
     drop_zero_variance=config.replay.drop_zero_variance,
     capacity=config.replay.capacity,
     num_prompts=config.sampler.num_prompts,
@@ -109,7 +105,7 @@ def experiment(
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
   )
-  parts = parts._replace(num_rows=functions_lib.check(config, chosen, parts))
+  parts = parts._replace(num_rows=functions_lib.check(chosen, parts))
   return Experiment(
     parts, chosen['schedule'].bind(chosen['schedule'].scalars), chosen
   )
@@ -118,11 +114,11 @@ def experiment(
 def task(
   config: config_lib.Config, functions: Mapping[str, Callable] | None = None
 ) -> task_lib.Task | task_lib.TextTask:
-  """Returns the task of a run, with its files.
+  """Returns the task of a run, and reads the files of a task in text.
 
   Args:
     config: the run.
-    functions: 'task' and 'reward' are used in place of what the config names.
+    functions: as in `experiment`; only 'task' and 'reward' are used.
 
   Raises:
     ValueError: a field has a value that is not allowed, or a file is missing.
@@ -131,7 +127,7 @@ def task(
   chosen = functions_lib.choose(config, functions or {})
   if config.text is None:
     return chosen['task'].bind({})()
-  # Needs the packages of the extra [math].
+  # This import needs the packages of the extra [math].
   from replay_rl.tasks.text import text_task
 
   settings = dataclasses.asdict(config.text)
@@ -141,10 +137,10 @@ def task(
 
 
 def planned_shape(config: config_lib.Config) -> task_lib.Shape:
-  """Returns the shape of a run's task without the task's files.
+  """Returns the shape of a run's task, without reading files.
 
   Raises:
-    ValueError: the task is in text, and the vocabulary is not given.
+    ValueError: the task is in text, and `model.vocab_size` is None.
   """
   if config.text is None:
     return task(config).shape
@@ -166,7 +162,17 @@ def base_weights(
   parts: state.Parts,
   task: task_lib.Task | task_lib.TextTask,
 ) -> base.PyTree:
-  """Returns the weights that every seed of a run starts from."""
+  """Returns the weights that every seed of a run starts from.
+
+  Args:
+    config: names a checkpoint, or how many steps of a warm start to train.
+    parts: what `experiment` built.
+    task: has the teacher of the warm start.
+
+  Raises:
+    ValueError: the checkpoint does not have the shape of the model, or the
+      cache of warm starts cannot be written.
+  """
   if config.model.checkpoint is not None:
     return _pretrained(config.model.checkpoint, parts.transformer)
   settings = config.warm_start
@@ -178,13 +184,6 @@ def base_weights(
     settings.transform,
     functions_lib.KINDS['optimizer'][1],
   )
-  graphdef, _ = jax.eval_shape(
-    functools.partial(
-      model.init, parts.transformer, constrain_fn=mesh_lib.constrain
-    ),
-    jax.random.key(0),
-  )
-
   shares = optax.warmup_cosine_decay_schedule(
     init_value=0.0,
     peak_value=1.0,
@@ -216,10 +215,8 @@ def base_weights(
       task=task,
       logprobs_fn=functools.partial(
         scoring.token_logprobs,
-        graphdef,
-        temperature=1.0,
-        chunk_size=None,
-        remat=False,
+        _graphdef(parts.transformer),
+        **{'temperature': 1.0, 'chunk_size': None, 'remat': False},
       ),
       make_optimizer=make_optimizer,
       hyper={
@@ -235,15 +232,20 @@ def base_weights(
   )
 
 
+def _graphdef(transformer: architecture.TransformerConfig) -> Any:
+  init = functools.partial(
+    model.init, transformer, constrain_fn=mesh_lib.constrain
+  )
+  return jax.eval_shape(init, jax.random.key(0))[0]
+
+
 def _transformer(
   settings: config_lib.Model, shape: task_lib.Shape
 ) -> architecture.TransformerConfig:
-  """Returns the shape of the model: as given, or that of its checkpoint."""
+  """Returns the shape of the model, from the config or from its checkpoint."""
   if settings.checkpoint is not None and config_lib.missing_shape(settings):
     transformer = _of_checkpoint(
-      settings.checkpoint,
-      max_context=shape.num_tokens,
-      compute_dtype=settings.compute_dtype,
+      settings.checkpoint, shape.num_tokens, settings.compute_dtype
     )
     _check_same(settings.checkpoint, settings, transformer)
   else:
@@ -267,12 +269,11 @@ def _transformer(
 
 
 def _of_checkpoint(
-  folder: str, *, max_context: int, compute_dtype: str
+  folder: str, max_context: int, compute_dtype: str
 ) -> architecture.TransformerConfig:
+  path = pathlib.Path(folder).expanduser()
   return hf_config.read_config(
-    pathlib.Path(folder).expanduser(),
-    max_context=max_context,
-    compute_dtype=compute_dtype,
+    path, max_context=max_context, compute_dtype=compute_dtype
   )
 
 
@@ -281,14 +282,14 @@ def _check_same(
   given: config_lib.Model | architecture.TransformerConfig,
   there: architecture.TransformerConfig,
 ) -> None:
-  """Raises ValueError if a given field is not that of the checkpoint."""
+  """Raises ValueError if a given field differs from the checkpoint."""
   differing = []
   for field in dataclasses.fields(there):
-    value, its = getattr(given, field.name, None), getattr(there, field.name)
-    if isinstance(value, dict):  # As the config writes it.
+    value, stored = getattr(given, field.name, None), getattr(there, field.name)
+    if isinstance(value, dict):  # `rope_scaling` of a config.
       value = architecture.RopeScaling(**value)
-    if value is not None and value != its:
-      differing.append(f'{field.name} = {value} (there: {its})')
+    if value is not None and value != stored:
+      differing.append(f'{field.name} = {value} (there: {stored})')
   if differing:
     raise ValueError(
       f'model.checkpoint = {folder!r}: must have the shape that the config '
@@ -299,27 +300,21 @@ def _check_same(
 def _pretrained(
   folder: str, transformer: architecture.TransformerConfig
 ) -> base.PyTree:
-  """Returns the weights of a checkpoint, where the current mesh wants them."""
-  path = pathlib.Path(folder).expanduser()
+  """Returns the weights of a checkpoint, split over the current mesh."""
   there = _of_checkpoint(
-    folder,
-    max_context=transformer.max_context,
-    compute_dtype=transformer.compute_dtype,
+    folder, transformer.max_context, transformer.compute_dtype
   )
   _check_same(folder, transformer, there)
-  # A scaling that only the checkpoint has would go unnoticed above.
+  # `_check_same` skips fields that are None, and here None means no scaling.
   if there.rope_scaling != transformer.rope_scaling:
     raise ValueError(
       f'model.checkpoint = {folder!r}: must have rope_scaling = '
       f'{transformer.rope_scaling} (there: {there.rope_scaling})'
     )
-  mesh = jax.sharding.get_mesh()
+  path, mesh = pathlib.Path(folder).expanduser(), jax.sharding.get_mesh()
   if mesh.empty:
     return hf_checkpoint.load(path, transformer)
-  # The weights go to each device by themselves, which a mesh would refuse.
+  shardings = placement.of_params(model.logical_axes(transformer), mesh)
+  # The reader copies to single devices, which an active mesh does not allow.
   with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
-    return hf_checkpoint.load(
-      path,
-      transformer,
-      placement.of_params(model.logical_axes(transformer), mesh),
-    )
+    return hf_checkpoint.load(path, transformer, shardings)

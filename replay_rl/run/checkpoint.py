@@ -1,8 +1,8 @@
 """Saves and restores a run, with Orbax: atomic, asynchronous, checked.
 
-With many processes all of them call these functions, each writes and reads the
-shards of its own devices, and process 0 does what is left. A run is restored
-onto the shardings of another one, whatever mesh and processes it was saved by.
+With many processes, all of them call these functions. Each process writes and
+reads the shards of its own devices, and process 0 moves files. A run can be
+restored onto another mesh and other processes than it was saved with.
 """
 
 import functools
@@ -21,7 +21,7 @@ from replay_rl.parallel import processes
 from replay_rl.replay import storage
 from replay_rl.run import state
 
-# Checkpoints that could not be read are moved here, beside the folder.
+# Folder beside the checkpoints, for those that cannot be read.
 DAMAGED = 'damaged_checkpoints'
 
 
@@ -30,28 +30,28 @@ class DamagedCheckpointWarning(UserWarning):
 
 
 def open_folder(folder: pathlib.Path, *, keep: int) -> ocp.CheckpointManager:
-  """Returns the checkpoints of a folder; only the newest `keep` stay."""
+  """Returns the checkpoints of a folder; all but the newest `keep` go."""
   return ocp.CheckpointManager(
     folder.resolve(),
     options=ocp.CheckpointManagerOptions(
       max_to_keep=keep,
       create=True,
-      cleanup_tmp_directories=True,  # What a killed process had half-written.
+      cleanup_tmp_directories=True,  # A killed process leaves such folders.
     ),
   )
 
 
 def save(manager: ocp.CheckpointManager, run: state.RunState) -> None:
-  """Saves a run under the iterations it has done, in the background.
+  """Saves a run in the background, under its number of iterations.
 
-  Returns once the run has been copied, so that it may then be donated. A
-  process that dies meanwhile leaves no half-written checkpoint behind.
+  Returns after a copy of the run, so that a program may then donate the run. If
+  the process dies before the end, no half-written checkpoint remains.
   """
-  # On the CPU a saved array would be a view of memory that a donated program
-  # overwrites while it is being written.
+  # On the CPU, Orbax writes from the array's own memory, which a program that
+  # donates the run would overwrite.
   copy = jax.tree.map(lambda leaf: leaf.copy(), run)
   manager.save(
-    _iterations_done(run),
+    int(np.max(np.asarray(run.clock.iteration))),  # The same for all seeds.
     args=ocp.args.Composite(
       run=ocp.args.StandardSave(copy),
       checksums=ocp.args.JsonSave(checksums(copy)),
@@ -62,18 +62,17 @@ def save(manager: ocp.CheckpointManager, run: state.RunState) -> None:
 def restore_latest(
   manager: ocp.CheckpointManager, like: state.RunState
 ) -> state.RunState | None:
-  """Returns the newest run that can be read; None if there is none.
+  """Returns the newest run that can be read; None without a checkpoint.
 
-  A checkpoint that is damaged is moved aside with a warning, and the one before
-  it is used.
+  Moves newer checkpoints, which are damaged, to `DAMAGED` with a warning.
 
   Args:
-    manager: where to look.
-    like: a run, or `jax.ShapeDtypeStruct`s with shardings, to restore as.
+    manager: the checkpoints.
+    like: a run, or its `jax.ShapeDtypeStruct`s with shardings.
 
   Raises:
-    ValueError: there are checkpoints, but none can be read. Nothing is moved:
-      more likely than all being damaged, other code wrote them.
+    ValueError: there are checkpoints, but none can be read. Then none is moved,
+      because probably other code wrote them.
   """
   damaged = {}
   steps = sorted(manager.all_steps(), reverse=True)
@@ -85,7 +84,7 @@ def restore_latest(
   for step in steps:
     try:
       run = _restore(manager, step, like)
-    except Exception as error:  # Orbax and TensorStore raise many kinds.
+    except Exception as error:  # Orbax and TensorStore raise many types.
       damaged[step] = error
       continue
     for bad_step, error in damaged.items():
@@ -93,8 +92,9 @@ def restore_latest(
     return run
   if damaged:
     raise ValueError(
-      f'{manager.directory}: none of the checkpoints {sorted(damaged)} can be '
-      f'read; remove them to start again. Reason: {damaged[max(damaged)]}'
+      f'checkpoints of {manager.directory} = {sorted(damaged)}: must be '
+      'readable, one at least, or be removed to start again '
+      f'({damaged[max(damaged)]})'
     )
   return None
 
@@ -113,7 +113,7 @@ def _move_aside(
   manager.reload()
   warnings.warn(
     f'checkpoint {folder / str(step)} is damaged and was moved to {target}; '
-    f'an older one is used. Reason: {error}',
+    f'an older one is used ({error})',
     DamagedCheckpointWarning,
     stacklevel=3,
   )
@@ -125,15 +125,12 @@ def _restore(
   folder = pathlib.Path(manager.directory) / str(step)
   with processes.together(f'reading {folder}'):
     restored = _read(folder, like)
-  found = checksums(restored['run'])
+  sums = checksums(restored['run'])
   with processes.together(f'checking {folder}'):
-    wrong = [
-      name
-      for name, value in restored['checksums'].items()
-      if found[name] != value
-    ]
+    saved = restored['checksums'].items()
+    wrong = [name for name, value in saved if sums[name] != value]
     if wrong:
-      raise ValueError(f'checksum differs for {wrong}')
+      raise ValueError(f'checksums of {wrong}: must be those of the saved run')
   return restored['run']
 
 
@@ -144,8 +141,8 @@ def _read(folder: pathlib.Path, like: state.RunState) -> ocp.args.Composite:
     ),
     like,
   )
-  # Reading needs no other process. The manager would wait for them, and a
-  # process whose share is damaged would not come.
+  # The manager would wait for all processes, also for one that fails because
+  # its shards are damaged. This reader waits for none.
   alone = ocp.options.MultiprocessingOptions(
     primary_host=jax.process_index(), active_processes={jax.process_index()}
   )
@@ -160,38 +157,36 @@ def _read(folder: pathlib.Path, like: state.RunState) -> ocp.args.Composite:
     )
 
 
-def _iterations_done(run: state.RunState) -> int:
-  # With an axis of seeds, all have done the same number.
-  return int(np.max(np.asarray(run.clock.iteration)))
-
-
 def checksums(tree: base.PyTree) -> dict[str, int]:
   """Returns a checksum of each array, by its path in the tree.
 
-  Computed where the arrays are: what crosses devices is one number per array.
-  With many processes all have to call it, and all get the same.
+  Each device sums its own shards, and one number per array goes to the host.
+  All processes must call it, and all get the same result.
 
   Args:
-    tree: arrays as of `checksum_of_array`.
+    tree: arrays that `checksum_of_array` accepts.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  found = np.asarray(
-    _checksum_program(_everywhere(tree))([leaf for _, leaf in leaves])
-  )
-  return {
-    jax.tree_util.keystr(path): int(value)
-    for (path, _), value in zip(leaves, found, strict=True)
-  }
+  arrays = [leaf for _, leaf in leaves]
+  sharding = None  # On every device, where the arrays are on a mesh.
+  for leaf in arrays:
+    if isinstance(getattr(leaf, 'sharding', None), jax.sharding.NamedSharding):
+      sharding = mesh_lib.whole(leaf.sharding.mesh)
+      break
+  sums = np.asarray(_checksum_program(sharding)(arrays)).tolist()
+  paths = [jax.tree_util.keystr(path) for path, _ in leaves]
+  return dict(zip(paths, sums, strict=True))
 
 
 def checksum_of_array(array: base.Array) -> base.Array:
   """Returns the sum of a hash of each element and its place, `[]` uint32.
 
-  For a given place, the hash of an element is one to one, so that a change of
-  one element always changes the sum. Of several, all but one in 2^32 do.
+  For a given place, the hash of an element is one to one, so a change of one
+  element always changes the sum. A change of several elements leaves the sum as
+  it was with a probability of about 2^-32.
 
   Args:
-    array: of bools, or of numbers of at most 32 bits.
+    array: bools, or numbers of at most 32 bits; any shape.
   """
   words = _words(array)
   place = jnp.zeros_like(words)
@@ -201,7 +196,7 @@ def checksum_of_array(array: base.Array) -> base.Array:
     )
   place = jax.device_put(place, jax.typeof(words).memory_space)
   mixed = rng.mix(words ^ (place * jnp.uint32(0x9E3779B9)))
-  # Integers, because their sum modulo 2^32 is the same in any order.
+  # A sum of integers modulo 2^32 does not depend on the order.
   return jnp.sum(mixed, dtype=jnp.uint32)
 
 
@@ -226,12 +221,3 @@ def _checksum_program(sharding: jax.sharding.Sharding | None):
       out_shardings=sharding,
     )
   )
-
-
-def _everywhere(tree: base.PyTree) -> jax.sharding.Sharding | None:
-  """Returns the sharding of what every device of these arrays holds."""
-  for leaf in jax.tree.leaves(tree):
-    sharding = getattr(leaf, 'sharding', None)
-    if isinstance(sharding, jax.sharding.NamedSharding):
-      return mesh_lib.whole(sharding.mesh)
-  return None

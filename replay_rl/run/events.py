@@ -1,11 +1,12 @@
 """The events of a run: generate, judge, remember, learn, publish.
 
-Each is a pure function of the state. `cycle` puts them in the order that a
-schedule asks for. A task that judges in JAX runs a whole cycle as one program;
-a task in text, a sampler on its own mesh and a buffer on the host run the same
-functions as programs of their own, see `programs`.
+Each event is a pure function of the state. `cycle` calls them in the order of a
+schedule. Where the task judges in JAX, one program runs the whole cycle. With a
+task in text, a sampler on its own mesh or a buffer on the host, each event is a
+program, see `programs`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,13 +27,13 @@ from replay_rl.tasks import task as task_lib
 
 
 class Policy(NamedTuple):
-  """What generation reads of a run, and all that a sampler elsewhere needs.
+  """The part of a run that generation reads.
 
   params: the weights to sample with.
   version: `[]` int32, the learner step of these weights.
-  seed: `[]` uint32.
-  first_rollout_id: `[]` uint32, of the rollouts to come.
-  hyper: as of the run.
+  seed: `[]` uint32, the seed of the run.
+  first_rollout_id: `[]` uint32, `rollout_id` of the next rollout.
+  hyper: see `state.RunState`.
   """
 
   params: base.PyTree
@@ -43,13 +44,13 @@ class Policy(NamedTuple):
 
 
 class Generation(NamedTuple):
-  """What the sampler did at one time: F = P x G responses.
+  """F = P x G responses of the sampler; ids as in `base.Rollout`.
 
   prompts: `[F]` prompts, each repeated for its group.
   completions: `[F, ...]`.
   group_id: `[F]` int32.
   rollout_id: `[F]` uint32.
-  policy_version: `[F]` int32, learner step of the weights that sampled.
+  policy_version: `[F]` int32.
   """
 
   prompts: base.Prompts
@@ -60,7 +61,7 @@ class Generation(NamedTuple):
 
 
 class Actions(NamedTuple):
-  """The events as a schedule calls them.
+  """The functions that `cycle` calls for the events of a schedule.
 
   generate: run -> (generation, rewards `[F]`, metrics).
   remember: (run, generation, rewards) -> (run, fresh rows, metrics).
@@ -75,10 +76,10 @@ class Actions(NamedTuple):
 
 
 class Measured(NamedTuple):
-  """What a cycle reports.
+  """The metrics of a cycle.
 
-  values: of generate and remember, by name.
-  updates: of all updates; None if the schedule has none in this cycle.
+  values: metrics of generate and remember, by name.
+  updates: metrics of all updates; None if the schedule has no `Learn`.
   """
 
   values: base.Metrics
@@ -91,12 +92,15 @@ def cycle(
   """Runs one cycle of a schedule.
 
   Args:
-    run: the state.
-    events: what happens, in order.
-    actions: how.
+    run: the state before the cycle.
+    events: the events, in order.
+    actions: the function of each event.
+
+  Returns:
+    The state after the cycle, and its metrics.
 
   Raises:
-    ValueError: an event needs what no event before it in the cycle made.
+    ValueError: no Generate before a Remember, or no Remember before a Learn.
   """
   generated, fresh = None, None
   values, updates = {}, None
@@ -109,12 +113,16 @@ def cycle(
         run = actions.publish(run)
       case schedule.Remember():
         if generated is None:
-          raise ValueError(f'schedule = {events}: Remember needs a Generate')
+          raise ValueError(
+            f'schedule = {events}: must have a Generate before Remember'
+          )
         run, fresh, measured = actions.remember(run, *generated)
         values |= measured
       case schedule.Learn():
         if fresh is None:
-          raise ValueError(f'schedule = {events}: Learn needs a Remember')
+          raise ValueError(
+            f'schedule = {events}: must have a Remember before Learn'
+          )
         run, more = actions.learn(run, fresh, event.num_updates)
         updates = metrics.merge(updates, more) if updates else more
   clock = run.clock._replace(iteration=run.clock.iteration + 1)
@@ -122,7 +130,7 @@ def cycle(
 
 
 def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
-  """Returns the events of a task that judges in JAX, for one program."""
+  """Returns the actions of a task that judges in JAX, to trace as a whole."""
 
   def generate_and_judge(run):
     prompts = draw_prompts(run.seed, run.clock, parts, task)
@@ -131,9 +139,7 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
 
   return Actions(
     generate=generate_and_judge,
-    remember=lambda run, generation, rewards: remember(
-      run, generation, rewards, parts
-    ),
+    remember=functools.partial(remember, parts=parts),
     learn=lambda run, fresh, num_updates: learn(
       run, fresh, parts, num_updates=num_updates
     ),
@@ -142,7 +148,7 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
 
 
 def policy(run: state.RunState) -> Policy:
-  """Returns the weights that generate, with what else a sampler needs."""
+  """Returns the learner's policy, or the oldest published one."""
   params, version = run.learner.params, run.learner.step
   if run.sampler is not None:
     oldest = run.sampler.num_published % run.sampler.version.shape[0]
@@ -152,9 +158,9 @@ def policy(run: state.RunState) -> Policy:
 
 
 def publish(run: state.RunState) -> state.RunState:
-  """Puts the learner's weights in the place of the oldest publication."""
+  """Replaces the oldest publication by the learner's weights."""
   if run.sampler is None:
-    return run  # The sampler reads the learner's weights themselves.
+    return run  # The sampler uses the learner's weights directly.
   oldest = run.sampler.num_published % run.sampler.version.shape[0]
   params, version = jax.tree.map(
     lambda ring, leaf: ring.at[oldest].set(leaf),
@@ -174,8 +180,8 @@ def draw_prompts(
 ) -> base.Prompts:
   """Returns the prompts of the next generation, `[P]`, of a task in JAX.
 
-  The key of a prompt is that of its group, so that it does not depend on how
-  many prompts are drawn at a time.
+  The random key of a prompt depends only on the seed and the number of its
+  group, not on P.
   """
   first_group = clock.num_rollouts // jnp.uint32(parts.group_size)
   groups_P = first_group + jnp.arange(parts.num_prompts, dtype=jnp.uint32)
@@ -206,13 +212,8 @@ def generate(
     rollout_id,
   )
   group_id = (rollout_id // jnp.uint32(parts.group_size)).astype(jnp.int32)
-  return Generation(
-    prompts,
-    completions,
-    group_id,
-    rollout_id,
-    jnp.full_like(group_id, policy.version),
-  )
+  version = jnp.full_like(group_id, policy.version)
+  return Generation(prompts, completions, group_id, rollout_id, version)
 
 
 def judge(generation: Generation, task: task_lib.Task) -> base.Array:
@@ -229,7 +230,17 @@ def remember(
   rewards: base.Array,
   parts: state.Parts,
 ) -> tuple[state.RunState, base.Batch, base.Metrics]:
-  """Computes advantages within groups and inserts the rollouts."""
+  """Computes advantages within groups and inserts the rollouts.
+
+  Args:
+    run: the state.
+    generation: F responses.
+    rewards: `[F]` float32.
+    parts: the functions and sizes of the run.
+
+  Returns:
+    The state, the F rows as a batch, and the metrics of the generation.
+  """
   functions = parts.bind(run.hyper)
   completions = generation.completions
   rollouts = base.Rollout(
@@ -272,14 +283,7 @@ def remember(
     'buffer/num_repaired_priorities': stored.num_repaired_priorities,
   }
   is_valid = jnp.ones_like(has_variance) if is_kept is None else is_kept
-  fresh = base.Batch(
-    rollouts=rollouts,
-    slots=slots,
-    is_valid=is_valid,
-    is_fresh=is_valid,
-    probs=jnp.zeros(is_valid.shape),
-    num_eligible=jnp.sum(is_valid, dtype=jnp.int32),
-  )
+  fresh = learner_lib.fresh_batch(rollouts, slots, is_valid)
   clock = run.clock._replace(
     num_rollouts=run.clock.num_rollouts + jnp.uint32(rewards.shape[0]),
     num_updates_since_fresh=jnp.zeros((), jnp.int32),
@@ -296,7 +300,17 @@ def learn(
   *,
   num_updates: int,
 ) -> tuple[state.RunState, metrics.UpdateMetrics]:
-  """Makes updates; each composes a batch, learns from it and marks it."""
+  """Makes updates: each composes a batch, learns from it and marks its slots.
+
+  Args:
+    run: the state.
+    fresh: `[F]` rows that `remember` returned.
+    parts: the functions and sizes of the run.
+    num_updates: U, 0 or more.
+
+  Returns:
+    The state, and the combined metrics of all updates.
+  """
   functions = parts.bind(run.hyper)
 
   def one_update(carry, _):
@@ -323,10 +337,9 @@ def learn(
     )
     return (learner, stored, clock, ledger), measured
 
+  before = (run.learner, run.buffer, run.clock, run.ledger)
   (learner, stored, clock, ledger), measured = jax.lax.scan(
-    one_update,
-    (run.learner, run.buffer, run.clock, run.ledger),
-    length=num_updates,
+    one_update, before, length=num_updates
   )
   run = run._replace(learner=learner, buffer=stored, clock=clock, ledger=ledger)
   return run, metrics.total(measured)
@@ -339,7 +352,7 @@ def _update(
   parts: state.Parts,
   functions: learner_lib.UpdateFunctions,
 ) -> tuple[base.LearnerState, base.Batch, base.Outcome, learner_lib.Status]:
-  """Makes one update, or none where the gate has ended the reuse."""
+  """Makes one update; leaves it out where the gate has ended the reuse."""
 
   def update(learner):
     return learner_lib.update(
@@ -363,10 +376,9 @@ def _update(
   learner, outcome, status = jax.lax.cond(
     is_left_out, leave_out, update, learner
   )
-  capacity = parts.capacity
   batch = batch._replace(
     is_valid=batch.is_valid & ~is_left_out,
-    slots=jnp.where(is_left_out, capacity, batch.slots),
+    slots=jnp.where(is_left_out, parts.capacity, batch.slots),
   )
   return learner, batch, outcome, status
 
@@ -374,9 +386,9 @@ def _update(
 def _trained(
   ledger: ledger_lib.Ledger, batch: base.Batch, status: learner_lib.Status
 ) -> ledger_lib.Ledger:
-  """Counts what an update was computed on, also if the gate refused it."""
+  """Adds the rows and tokens of an update, also of one the gate refused."""
   rollouts = batch.rollouts
-  # Rollouts are compact: all tokens before the first sampled one are prompt.
+  # All tokens before the first sampled one belong to the prompt.
   num_prompt_tokens_B = jnp.argmax(rollouts.loss_mask, axis=1)
   return ledger_lib.add(
     ledger,

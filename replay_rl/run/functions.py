@@ -1,4 +1,4 @@
-"""The functions of a run: what its configuration names, and their numbers."""
+"""Resolves the functions that a config names, and binds their numbers."""
 
 import functools
 import types
@@ -34,7 +34,7 @@ from replay_rl.tasks.text import rewards
 TASKS = {'addition': addition.make, 'countdown': countdown.make}
 KEEP_NEWEST = 'ring()'
 
-# What a compose function takes that its text in the config cannot give.
+# Keywords of a compose function with a config field of their own.
 _OFFERED = ('weight_rule', 'draw', 'batch_size')
 
 
@@ -53,10 +53,7 @@ KINDS = {
     _kind(weights, 'state', 'step', operator='*', join=weights.product),
   ),
   'keep': ('replay.keep', _kind(keep, 'state', 'step')),
-  'draw': (
-    'replay.draw',
-    _kind(sampling, 'rng_key', 'weights', 'num_draws'),
-  ),
+  'draw': ('replay.draw', _kind(sampling, 'rng_key', 'weights', 'num_draws')),
   'compose': (
     'replay.compose',
     _kind(compose, 'state', 'fresh', 'rng_key', 'step'),
@@ -75,28 +72,25 @@ KINDS = {
     'text.reward',
     _kind(
       rewards,
-      'is_correct',
-      'is_formatted',
-      'lengths',
-      'is_finished',
+      *('is_correct', 'is_formatted', 'lengths', 'is_finished'),
       operator='+',
       join=choices.total,
     ),
   ),
 }
-# Fields whose functions judge responses; the compiled programs have no part of
-# their constants.
+# The task uses the constants of these fields on the host. The compiled programs
+# do not take them as inputs.
 _OF_TASK = ('task', 'text.reward')
 
 
 def choose(
   config: config_lib.Config, functions: Mapping[str, Callable]
 ) -> dict[str, choices.Choice]:
-  """Returns the choices of a config by field; a field that is None has none.
+  """Returns the choices of a config, by field; without fields that are None.
 
   Args:
     config: names the functions.
-    functions: to use in place of these, by the name of the kind.
+    functions: by key of `KINDS`, replacements for what the config names.
 
   Raises:
     ValueError: an unknown kind, or a choice that is not allowed.
@@ -104,9 +98,11 @@ def choose(
   ignored = 'task' if config.text else 'reward'
   for name in functions:
     if name not in KINDS:
-      raise ValueError(f'{name}: must be one of {", ".join(KINDS)}')
+      raise ValueError(f'function = {name!r}: must be one of {list(KINDS)}')
     if name == ignored:
-      raise ValueError(f'{name}: must not be given, task = {config.task!r}')
+      raise ValueError(
+        f'function = {name!r}: must not be given for task = {config.task!r}'
+      )
   values = config_lib.flatten(config)
   offered = {
     'replay.compose': dict.fromkeys(_OFFERED),
@@ -114,7 +110,7 @@ def choose(
   }
   chosen = {}
   for name, (field, kind) in KINDS.items():
-    # A task in text has no choice of a task, and the others none of a reward.
+    # The task in text has no function, and the other tasks have no reward.
     given = functions.get(name, values.get(field))
     if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
@@ -125,7 +121,7 @@ def choose(
 def _check_ignored(
   config: config_lib.Config, chosen: Mapping[str, choices.Choice]
 ) -> None:
-  """Raises ValueError if what the batch needs is missing, or is ignored."""
+  """Raises ValueError if `compose` lacks a field, or ignores a given one."""
   choice = chosen['replay.compose']
   given = {
     'weight_rule': 'replay.weights' in chosen,
@@ -136,13 +132,10 @@ def _check_ignored(
     if is_given == (argument in choice.takes):
       continue
     field = 'weights' if argument == 'weight_rule' else argument
-    must = (
-      'be None, because replay.compose ignores it'
-      if is_given
-      else 'be given, because replay.compose needs it'
-    )
+    must = ('be None', 'ignores') if is_given else ('be given', 'needs')
     raise ValueError(
-      f'replay.{field} = {getattr(config.replay, field)!r}: must {must} '
+      f'replay.{field} = {getattr(config.replay, field)!r}: must {must[0]}, '
+      f'because replay.compose {must[1]} it '
       f'(replay.compose = {choice.text!r})'
     )
 
@@ -150,19 +143,18 @@ def _check_ignored(
 def numbers(
   config: config_lib.Config, chosen: Mapping[str, choices.Choice]
 ) -> state.Hyper:
-  """Returns the numbers of a config that set no shape."""
-  sampler, optimizer = config.sampler, config.optimizer
-  numbers: dict[str, Mapping[str, base.Scalar]] = {
-    'sampler': {'temperature': float(sampler.temperature)},
+  """Returns the numbers of a config that set no shape, by section or field."""
+  sampling_numbers = {'temperature': float(config.sampler.temperature)}
+  if config.sampler.top_p is not None:
+    sampling_numbers['top_p'] = float(config.sampler.top_p)
+  return {
+    'sampler': sampling_numbers,
     'optimizer': {
-      'learning_rate': float(optimizer.learning_rate),
-      'warmup_steps': optimizer.warmup_steps,
-      'max_grad_norm': float(optimizer.max_grad_norm),
+      'learning_rate': float(config.optimizer.learning_rate),
+      'warmup_steps': config.optimizer.warmup_steps,
+      'max_grad_norm': float(config.optimizer.max_grad_norm),
     },
-  }
-  if sampler.top_p is not None:
-    numbers['sampler'] = {**numbers['sampler'], 'top_p': float(sampler.top_p)}
-  return numbers | {
+  } | {
     field: choice.scalars
     for field, choice in chosen.items()
     if choice.scalars and field not in _OF_TASK
@@ -176,39 +168,41 @@ def bind(
   logprobs_fn: Callable,
   hyper: state.Hyper,
 ) -> state.Functions:
-  """Returns the functions of a run with the numbers of `hyper` bound."""
+  """Returns the functions of a run with the numbers of `hyper` bound.
+
+  Args:
+    config: gives `replay.batch_size`.
+    chosen: what `choose` returned.
+    generate_fn: `sampler.generate` without temperature and top_p.
+    logprobs_fn: `scoring.token_logprobs` without temperature.
+    hyper: numbers with the structure that `numbers` returns.
+  """
 
   def bound(field, **offered) -> Any:
     if field not in chosen:
       return None
     return chosen[field].bind(hyper.get(field, {}), **offered)
 
-  def generate(params, rng_key, prompts, rollout_id):
-    return generate_fn(
-      params,
-      rng_key,
-      prompts,
-      rollout_id,
-      temperature=hyper['sampler']['temperature'],
-      top_p=hyper['sampler'].get('top_p'),
-    )
-
-  numbers = hyper['optimizer']
+  temperature = hyper['sampler']['temperature']
+  rates = dict(hyper['optimizer'])
+  max_grad_norm = rates.pop('max_grad_norm')
   make_gate = bound('optimizer.gate')
   return state.Functions(
-    generate_fn=generate,
+    generate_fn=functools.partial(
+      generate_fn,
+      temperature=temperature,
+      top_p=hyper['sampler'].get('top_p'),
+    ),
     update=learner.UpdateFunctions(
-      logprobs_fn=functools.partial(
-        logprobs_fn, temperature=hyper['sampler']['temperature']
-      ),
+      logprobs_fn=functools.partial(logprobs_fn, temperature=temperature),
       loss_fn=bound('loss.policy'),
       statistics_fn=bound('loss.statistics'),
       normalizer_fn=bound('loss.normalizer'),
       row_weight_fn=bound('loss.row_weights'),
       optimizer=clipped(
         bound('optimizer.transform'),
-        functools.partial(_warmed_up, **_rates(numbers)),
-        numbers['max_grad_norm'],
+        functools.partial(_warmed_up, **rates),
+        max_grad_norm,
       ),
       gate=make_gate() if make_gate else None,
     ),
@@ -224,38 +218,42 @@ def bind(
   )
 
 
-def _rates(numbers: Mapping[str, base.Scalar]) -> dict[str, base.Scalar]:
-  return {name: numbers[name] for name in ('learning_rate', 'warmup_steps')}
-
-
 def clipped(
   transform: Callable, rates: optax.Schedule, max_grad_norm: base.Scalar
 ) -> optax.GradientTransformation:
-  """Returns the optimizer behind a bound on the gradient's global norm."""
+  """Returns an optimizer that first clips the gradient's global norm.
+
+  Args:
+    transform: learning rates -> optimizer.
+    rates: update -> learning rate.
+    max_grad_norm: above 0; inf does not clip.
+  """
   return optax.chain(optax.clip_by_global_norm(max_grad_norm), transform(rates))
 
 
 def _warmed_up(
   count: base.Array, *, learning_rate: base.Scalar, warmup_steps: base.Scalar
 ) -> base.Array:
-  """Returns the rate of an update: a linear warm-up, then constant.
+  """Returns the learning rate of an update: a linear warm-up, then constant.
 
-  The first update already moves, by 1 / (warmup_steps + 1) of the rate.
+  The first update has 1 / (warmup_steps + 1) of the rate, so it is not lost.
   """
   return learning_rate * (
     (jnp.minimum(count, warmup_steps) + 1) / (warmup_steps + 1)
   )
 
 
-def check(
-  config: config_lib.Config,
-  chosen: Mapping[str, choices.Choice],
-  parts: state.Parts,
-) -> int:
-  """Returns the rows of an update; raises ValueError that names a field.
+def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
+  """Returns B, the rows of an update, after a trace of each function.
 
-  Traces each function on shapes alone, before anything is written or computed:
-  a function refuses what does not fit, or a field that a rollout does not have.
+  The trace needs only shapes, so it comes before any file or computation.
+
+  Args:
+    chosen: what `choose` returned.
+    parts: the functions and sizes; `num_rows` is not read.
+
+  Raises:
+    ValueError: a function does not accept these shapes; names the config field.
   """
   rng_key = jax.random.key(0)
   params = jax.eval_shape(parts.init_params_fn, rng_key)
@@ -266,10 +264,15 @@ def check(
     params,
   )
   functions = parts.bind(parts.hyper)
-  fresh = jax.eval_shape(
-    functools.partial(_first_rows, num_rows=parts.num_fresh), run.buffer
+  rows = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(
+      (parts.num_fresh, *leaf.shape[1:]), leaf.dtype
+    ),
+    run.buffer.rollouts,
   )
-  rows, step = fresh.rollouts, run.learner.step
+  is_valid = jax.ShapeDtypeStruct((parts.num_fresh,), bool)
+  fresh = jax.eval_shape(learner.fresh_batch, rows, rows.group_id, is_valid)
+  step = run.learner.step
   prompts = jax.eval_shape(
     lambda: state.empty_prompts(parts.shape, parts.num_fresh)
   )
@@ -280,12 +283,7 @@ def check(
     )
 
   _trace(
-    'sampler',
-    functions.generate_fn,
-    params,
-    rng_key,
-    prompts,
-    rows.rollout_id,
+    'sampler', functions.generate_fn, params, rng_key, prompts, rows.rollout_id
   )
   _trace(
     named('loss.advantage'), functions.advantage_fn, rows.rewards, rows.group_id
@@ -295,10 +293,7 @@ def check(
   batch = _trace(
     named('replay.compose', 'replay.weights', 'replay.draw'),
     functions.compose_fn,
-    run.buffer,
-    fresh,
-    rng_key,
-    step,
+    *(run.buffer, fresh, rng_key, step),
   )
   num_rows = batch.is_valid.shape[0]
   if num_rows % parts.num_microbatches:
@@ -308,12 +303,8 @@ def check(
     )
   _, outcome, _ = _trace(
     named(
-      'loss.policy',
-      'loss.statistics',
-      'loss.normalizer',
-      'loss.row_weights',
-      'optimizer.transform',
-      'optimizer.gate',
+      *('loss.policy', 'loss.statistics', 'loss.normalizer'),
+      *('loss.row_weights', 'optimizer.transform', 'optimizer.gate'),
     ),
     functools.partial(
       learner.update,
@@ -327,18 +318,6 @@ def check(
   if functions.feedback_fn is not None:
     _trace(named('replay.feedback'), functions.feedback_fn, batch, outcome)
   return num_rows
-
-
-def _first_rows(stored: base.BufferState, num_rows: int) -> base.Batch:
-  is_valid = jnp.ones(num_rows, bool)
-  return base.Batch(
-    rollouts=jax.tree.map(lambda leaf: leaf[:num_rows], stored.rollouts),
-    slots=jnp.arange(num_rows),
-    is_valid=is_valid,
-    is_fresh=is_valid,
-    probs=jnp.zeros(num_rows),
-    num_eligible=jnp.int32(num_rows),
-  )
 
 
 def _trace(what: str, function: Callable, *arguments: base.PyTree):

@@ -12,7 +12,7 @@ from replay_rl import base
 from replay_rl.lm import model
 
 # (params, tokens [B, T]) -> log-probability of each token given those before,
-# and entropy in nats of the distribution it was drawn from, `[B, T]` each
+# and entropy of that distribution in nats, `[B, T]` each
 LogprobsFn = Callable[[base.PyTree, base.Array], tuple[base.Array, base.Array]]
 
 
@@ -21,12 +21,12 @@ class UpdateFunctions(NamedTuple):
 
   logprobs_fn: scores tokens.
   loss_fn: the loss of each token.
-  statistics_fn: what the loss reads of the whole batch; None for nothing.
+  statistics_fn: computes statistics of the whole batch for the loss, or None.
   normalizer_fn: the weight of each token.
-  row_weight_fn: what the loss of each row is multiplied by; None for 1.
+  row_weight_fn: the factor of each row's loss; None for 1.
   optimizer: turns the gradient into a change of the weights.
   gate: may refuse the update, end the reuse of the rollouts or scale the rate;
-    None lets every update through.
+    None accepts every update.
   """
 
   logprobs_fn: LogprobsFn
@@ -39,7 +39,7 @@ class UpdateFunctions(NamedTuple):
 
 
 class Status(NamedTuple):
-  """What became of an update; all `[]` bool, at most one of the first three.
+  """The result of an update: `[]` bool each. One of the first three is True.
 
   is_applied: it changed the weights.
   is_empty: it had no valid row.
@@ -54,10 +54,7 @@ class Status(NamedTuple):
 
 
 class _Rows(NamedTuple):
-  """What the loss reads of each row, `[B, ...]`.
-
-  token_weights: `[B, T]` float32, weight of each token's loss.
-  """
+  """Fields of `base.LossInputs`, and `[B, T]` weights of the tokens' losses."""
 
   tokens: base.Array
   behavior_logprobs: base.Array
@@ -68,8 +65,22 @@ class _Rows(NamedTuple):
   token_weights: base.Array
 
 
+def fresh_batch(
+  rollouts: base.Rollout, slots: base.Array, is_valid: base.Array
+) -> base.Batch:
+  """Returns a batch of `[B]` rows that no draw from the buffer chose."""
+  return base.Batch(
+    rollouts=rollouts,
+    slots=slots,
+    is_valid=is_valid,
+    is_fresh=is_valid,
+    probs=jnp.zeros(is_valid.shape),
+    num_eligible=jnp.sum(is_valid, dtype=jnp.int32),
+  )
+
+
 def init(params: base.PyTree, functions: UpdateFunctions) -> base.LearnerState:
-  """Returns the state of a learner that has made no update."""
+  """Returns the state of a learner before its first update."""
   zero = jnp.zeros((), jnp.int32)
   return base.LearnerState(
     params=params,
@@ -91,20 +102,21 @@ def update(
 ) -> tuple[base.LearnerState, base.Outcome, Status]:
   """Takes one optimizer step on the weighted sum of the tokens' losses.
 
-  The weights of the tokens are computed on the whole batch, before it is split
-  into microbatches; so any split gives the gradient of the whole batch. An
-  update without a valid row, or one that the gate refuses, leaves weights,
-  optimizer and step as they are.
+  The normalizer sees the whole batch, before it is split into microbatches.
+  Each split therefore gives the gradient of the whole batch. An update without
+  a valid row, or one that the gate refuses, does not change weights, optimizer
+  and step.
 
   Args:
     state: the learner.
-    batch: `[B, ...]`, rows to learn from; invalid ones have no part.
-    functions: what the update is made of.
+    batch: `[B, ...]`, rows to learn from; invalid rows have weight 0.
+    functions: see `UpdateFunctions`.
     num_updates_since_fresh: `[]` integer, see `base.Proposal`.
-    num_microbatches: B must be a multiple; rows of one are held at a time.
+    num_microbatches: must divide B. Only the activations of B /
+      `num_microbatches` rows are in memory at a time.
 
   Returns:
-    The new learner, what the update saw, and what became of it.
+    The new learner, the outcome before the weights changed, and the status.
 
   Raises:
     ValueError: B is not a multiple of `num_microbatches`.
@@ -126,14 +138,11 @@ def update(
     verdict, judged = functions.gate.judge(
       gate_state,
       base.Proposal(
-        batch,
-        outcome,
-        gradients,
-        state.step,
+        *(batch, outcome, gradients, state.step),
         jnp.asarray(num_updates_since_fresh, jnp.int32),
       ),
     )
-    # A gate learns nothing from an update without rows.
+    # An update without rows does not change the state of the gate.
     gate_state = _choose(is_empty, gate_state, judged)
     is_accepted, rate_scale = verdict.is_accepted, verdict.rate_scale
     ends_reuse = verdict.ends_reuse & ~is_empty
@@ -164,7 +173,7 @@ def _gradients(
   functions: UpdateFunctions,
   num_microbatches: int,
 ) -> tuple[base.Outcome, base.PyTree]:
-  """Returns what the update sees, and the gradient of the loss."""
+  """Returns the outcome of the loss, and its gradient."""
   rows, row_weights_B = _rows(batch, state.step, functions)
   params = model.untie(state.params)
   statistics = None
@@ -206,7 +215,7 @@ def _gradients(
 def _rows(
   batch: base.Batch, step: base.Array, functions: UpdateFunctions
 ) -> tuple[_Rows, base.Array]:
-  """Returns what the loss reads of each row, and the weights of the rows."""
+  """Returns the inputs of the loss, and `[B]` weights of the rows."""
   rollouts = batch.rollouts
   mask_BT = rollouts.loss_mask & batch.is_valid[:, None]
   weights_BT = functions.normalizer_fn(mask_BT)
@@ -232,7 +241,7 @@ def _statistics(
   functions: UpdateFunctions,
   num_microbatches: int,
 ) -> base.PyTree:
-  """Scores the whole batch before any row of it is learned from."""
+  """Returns the statistics of the whole batch under the current weights."""
   logprobs = jax.lax.map(
     lambda tokens: functions.logprobs_fn(params, tokens)[0],
     _split(rows.tokens, num_microbatches),
@@ -260,8 +269,7 @@ def _loss_inputs(
 def _split(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
   """Returns `[M, B / M, ...]`; microbatch m has the rows m, m + M, ...
 
-  Where rows are split over devices, each device has its share of each
-  microbatch so.
+  With this order, each device holds an equal share of each microbatch.
   """
   return jax.tree.map(
     lambda leaf: leaf.reshape(-1, num_microbatches, *leaf.shape[1:]).swapaxes(

@@ -1,8 +1,8 @@
-"""What a run has generated and trained on, counted exactly, and its price.
+"""Exact counters of generated and trained tokens, and their cost.
 
 Counters are pairs of uint32 words with carry, because a real run passes 2^31
-tokens and JAX has no 64-bit integers by default. FLOPs and cost units follow
-from the counters by arithmetic, on the host.
+tokens and JAX has no 64-bit integers by default. The host computes FLOPs and
+cost units from the counters.
 """
 
 from typing import NamedTuple
@@ -19,12 +19,13 @@ class Ledger(NamedTuple):
   """Totals since the start of the run, each a counter `[2]` uint32.
 
   rollouts: responses sampled.
-  prompt_tokens: tokens of their prompts, once per response.
-  generated_tokens: tokens of their responses, end-of-sequence included.
-  updates: learner updates.
-  trained_rollouts: rows of those updates, repeats counted.
-  trained_tokens: response tokens of those rows, which the loss averages.
-  trained_prompt_tokens: prompt tokens of those rows.
+  prompt_tokens: tokens of the prompts, once per response.
+  generated_tokens: tokens of the responses, end-of-sequence included.
+  updates: updates that changed the weights.
+  trained_rollouts: valid rows of all updates, those that a gate refused
+    included; a rollout counts at each use.
+  trained_tokens: response tokens of these rows.
+  trained_prompt_tokens: prompt tokens of these rows.
   """
 
   rollouts: base.Array
@@ -42,11 +43,11 @@ def init() -> Ledger:
 
 
 def add(ledger: Ledger, **counts: base.Array | int) -> Ledger:
-  """Returns the ledger with each named counter raised.
+  """Returns the ledger with these counts added.
 
   Args:
-    ledger: what to add to.
-    **counts: `[]` non-negative integers below 2^31, by counter.
+    ledger: the totals so far.
+    **counts: `[]` non-negative integers below 2^31, by name of the counter.
   """
   return ledger._replace(
     **{
@@ -67,15 +68,15 @@ def prices(
 ) -> dict[str, float]:
   """Returns the totals, FLOPs and cost units of a ledger, for the log.
 
-  A forward pass of a token is counted with attention over a full context, and
-  a backward pass as two forward passes. A cost unit is the cost of training on
-  one rollout: with B rows an update and R new rollouts, an update costs
-  B + mu R (Arnal et al., arXiv 2604.08706, section 4).
+  The FLOPs of a token assume attention over a full context, and a backward pass
+  counts as two forward passes. A cost unit is the cost of training on one
+  rollout: B rows and R new rollouts per update cost B + mu R (Arnal et al.,
+  arXiv 2604.08706, section 4).
 
   Args:
     ledger: counters of one seed, `[2]` each.
     transformer: shape of the model.
-    mu: cost of generating a rollout in units of training on it.
+    mu: cost of generating a rollout over the cost of training on it.
   """
   totals = {name: total(counter) for name, counter in ledger._asdict().items()}
   flops = architecture.flops_per_token(

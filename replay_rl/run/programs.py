@@ -27,16 +27,14 @@ Events = tuple[schedule.Event, ...]
 
 
 class Settings(NamedTuple):
-  """How programs are made, beside what a run is made of.
+  """How the programs of a run are compiled, and the sizes of an evaluation.
 
   num_seeds: S.
-  vmap_seeds: all seeds at once, which fills an accelerator; else in turn, which
-    gives what each seed gives alone, bit for bit, and is faster on a CPU.
+  vmap_seeds: see `over_seeds`.
   num_eval_prompts, num_eval_samples: P and n of an evaluation.
-  num_shown: rollouts of the buffer to look at.
+  num_shown: rollouts of the buffer that `Programs.samples` returns.
   mesh: the devices.
-  sampler_mesh: another mesh of these devices, to generate on; None for the
-    same.
+  sampler_mesh: another mesh of these devices, to generate on; None for `mesh`.
   buffer_memory: 'device' or 'pinned_host', see `storage.place`.
   """
 
@@ -56,7 +54,7 @@ def settings_of(
   mesh: jax.sharding.Mesh,
   sampler_mesh: jax.sharding.Mesh | None,
 ) -> Settings:
-  """Returns the settings that a config gives."""
+  """Returns the settings of a config, on these meshes."""
   return Settings(
     num_seeds=config.num_seeds,
     vmap_seeds=config.vmap_seeds,
@@ -70,16 +68,16 @@ def settings_of(
 
 
 class Programs(NamedTuple):
-  """What a run executes; every array has a leading axis `[S]` of seeds.
+  """The programs of a run; every array has a leading axis `[S]` of seeds.
 
   init: (params without that axis, seeds, hyper) -> run.
-  cycle: (run, events) -> (run, what it measured); the run is donated.
-  evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; of a
-    task in text, 1 for a right answer and 0 for a wrong one.
-  samples: run -> rollouts of its buffer to look at.
-  jitted: the functions that these four call and that JAX compiles, by name:
-    'init', 'samples', 'evaluate', and 'cycle' or in its place 'generate',
-    'remember' and 'learn'. On the mesh of the run they can be lowered alone.
+  cycle: (run, events) -> (run, metrics); the run is donated.
+  evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; a task
+    in text gives 1 for a right answer and 0 for a wrong one.
+  samples: run -> some rollouts of its buffer.
+  jitted: the compiled functions that these four call, by name: 'init',
+    'samples', 'evaluate', and either 'cycle' or 'generate', 'remember' and
+    'learn'. Without a mesh for the sampler, each can be lowered alone.
   """
 
   init: Callable[[base.PyTree, base.Array, state.Hyper], state.RunState]
@@ -96,22 +94,29 @@ def build(
   task: task_lib.Task | task_lib.TextTask | None,
   settings: Settings,
 ) -> Programs:
-  """Returns the programs of a run; they compile at their first call.
+  """Returns the programs of a run; each compiles at its first call.
 
   A cycle is one program if the task is in JAX and everything is in one place.
-  Otherwise its events are programs of their own, with a verifier or a transfer
-  of weights between them. A buffer on the host is read by another program than
-  the one that writes it, because the TPU compiler would move all of it to the
-  device in between.
+  Otherwise its events are separate programs, with a verifier or a transfer of
+  weights between them. With the buffer on the host, one program reads it and
+  another writes it, because in a single program the TPU compiler would move the
+  whole buffer to the device.
 
   Args:
-    parts: what the run is made of.
+    parts: the functions and sizes of the run.
     task: the task; None for a task in text whose programs are only compiled.
-    settings: how to make the programs.
+    settings: how to compile the programs.
   """
-  shardings = _shardings(parts, settings)
+  shardings = placement.of_run(
+    state.shapes_of_run(parts, settings.num_seeds),
+    model.logical_axes(parts.transformer),
+    parts.bind(parts.hyper).update.optimizer,
+    settings.mesh,
+    buffer_memory=settings.buffer_memory,
+  )
   make = _Maker(parts, settings, shardings)
-  jitted = {'init': make.init(), 'samples': make.samples()}
+  read = functools.partial(samples_lib.read, num_samples=settings.num_shown)
+  jitted = {'init': make.init(), 'samples': make.program(read)}
   evaluate, jitted['evaluate'] = make.evaluate(task)
   is_whole = settings.sampler_mesh is None and (
     settings.buffer_memory == 'device'
@@ -122,21 +127,16 @@ def build(
     actions, separate = make.actions(task)
     jitted |= separate
     cycle = functools.partial(events_lib.cycle, actions=actions)
-  return Programs(
-    init=jitted['init'],
-    cycle=cycle,
-    evaluate=evaluate,
-    samples=jitted['samples'],
-    jitted=jitted,
-  )
+  return Programs(jitted['init'], cycle, evaluate, jitted['samples'], jitted)
 
 
 def over_seeds(vmap: bool, function: Callable, *args: base.PyTree) -> Any:
   """Maps a function over a leading axis of seeds, as one program.
 
   Args:
-    vmap: whether all seeds go through each operation together. Otherwise they
-      go one after the other, and each gives what it gives alone, bit for bit.
+    vmap: True computes all seeds together, which fills an accelerator. False
+      computes one after the other: each seed has the result that it has alone,
+      bit for bit, and a CPU is faster.
     function: of the arrays of one seed.
     *args: pytrees of arrays `[S, ...]`.
   """
@@ -150,11 +150,7 @@ def over_seeds(vmap: bool, function: Callable, *args: base.PyTree) -> Any:
 
 
 class _Maker(NamedTuple):
-  """Makes the programs of one run.
-
-  parts, settings: as of `build`.
-  shardings: where the arrays of the run live.
-  """
+  """Makes the programs of one run, whose arrays live as `shardings` says."""
 
   parts: state.Parts
   settings: Settings
@@ -162,19 +158,33 @@ class _Maker(NamedTuple):
 
   @property
   def whole(self) -> jax.sharding.NamedSharding:
-    """What a host reads is whole on every device: each process has it all."""
+    """Each device has the whole array, so that each process can read it."""
     return mesh_lib.whole(self.settings.mesh)
 
-  @property
-  def rows(self) -> jax.sharding.NamedSharding:
-    """Of arrays `[S, F, ...]`."""
-    return jax.sharding.NamedSharding(
-      self.settings.mesh, mesh_lib.spec((None, 'rows'))
-    )
+  def program(
+    self, function: Callable, out_shardings: Any = None, **options: Any
+  ) -> Callable:
+    """Returns a program of arrays `[S, ...]` and of static arguments.
 
-  def over_seeds(self, function: Callable, *args: base.PyTree) -> Any:
-    """Maps a function over the seeds as the settings say."""
-    return over_seeds(self.settings.vmap_seeds, function, *args)
+    Args:
+      function: of the arrays of one seed, and of the static arguments.
+      out_shardings: None for `whole`.
+      **options: `donate_argnums` and `static_argnums` of `jax.jit`; the static
+        arguments are the last ones.
+    """
+    num_static = len(options.get('static_argnums', ()))
+
+    def mapped(*args):
+      arrays = args[: len(args) - num_static]
+      static = args[len(arrays) :]
+      return over_seeds(
+        self.settings.vmap_seeds, lambda *one: function(*one, *static), *arrays
+      )
+
+    return processes.aligned(
+      jax.jit(mapped, out_shardings=out_shardings or self.whole, **options),
+      options.get('static_argnums', ()),
+    )
 
   def init(self) -> Callable:
     """Returns the program that makes a run."""
@@ -192,79 +202,51 @@ class _Maker(NamedTuple):
 
     return processes.aligned(jax.jit(init, out_shardings=self.shardings))
 
-  def samples(self) -> Callable:
-    """Returns the program that reads rollouts of the buffer."""
-    read = functools.partial(
-      samples_lib.read, num_samples=self.settings.num_shown
-    )
-    return processes.aligned(
-      jax.jit(
-        functools.partial(self.over_seeds, read), out_shardings=self.whole
-      )
-    )
-
   def cycle(self, task: task_lib.Task) -> Callable:
     """Returns a whole cycle as one program."""
-    actions = events_lib.in_jax(self.parts, task)
-
-    def cycle(run, events):
-      return self.over_seeds(
-        lambda run: events_lib.cycle(run, events, actions), run
-      )
-
-    return processes.aligned(
-      jax.jit(
-        cycle,
-        static_argnums=1,
-        donate_argnums=0,
-        out_shardings=(self.shardings, self.whole),
+    return self.program(
+      functools.partial(
+        events_lib.cycle, actions=events_lib.in_jax(self.parts, task)
       ),
+      (self.shardings, self.whole),
+      donate_argnums=0,
       static_argnums=(1,),
     )
 
   def actions(
     self, task: task_lib.Task | task_lib.TextTask | None
   ) -> tuple[events_lib.Actions, dict[str, Callable]]:
-    """Returns the events of a cycle, and the programs that they call."""
-    parts = self.parts
-    generate = self._on_sampler_mesh(
-      functools.partial(events_lib.generate, parts=parts),
-      out_shardings=self.rows,
+    """Returns the actions of a cycle, and the programs that they call."""
+    parts, whole = self.parts, self.whole
+    rows = jax.sharding.NamedSharding(
+      self.settings.mesh, mesh_lib.spec((None, 'rows'))
     )
-    rows, whole = self.rows, self.whole
+    generate = self._on_sampler_mesh(
+      functools.partial(events_lib.generate, parts=parts), out_shardings=rows
+    )
     fresh = base.Batch(rows, rows, rows, rows, rows, num_eligible=whole)  # pyright: ignore
-    remember = self._changing(
+    remember = self.program(
       functools.partial(events_lib.remember, parts=parts),
       (self.shardings, fresh, whole),
+      donate_argnums=0,
     )
-
-    def learn(run, fresh, num_updates):
-      return self.over_seeds(
-        functools.partial(
-          events_lib.learn, parts=parts, num_updates=num_updates
-        ),
-        run,
-        fresh,
-      )
-
-    learn = processes.aligned(
-      jax.jit(
-        learn,
-        static_argnums=2,
-        donate_argnums=0,
-        out_shardings=(self.shardings, self.whole),
+    learn = self.program(
+      lambda run, fresh, num_updates: events_lib.learn(
+        run, fresh, parts, num_updates=num_updates
       ),
+      (self.shardings, whole),
+      donate_argnums=0,
       static_argnums=(2,),
     )
     publish = events_lib.publish
     if parts.num_publications:
-      publish = self._changing(publish, self.shardings)
+      publish = self.program(publish, self.shardings, donate_argnums=0)
     read_policy = self._policy()
     if isinstance(task, task_lib.Task):
-      draw_in_jax = self._reading(
+      draw_in_jax = self.program(
         functools.partial(events_lib.draw_prompts, parts=parts, task=task)
       )
-      judge_in_jax = self._reading(
+      judge_in_jax = self.program(
         functools.partial(events_lib.judge, task=task)
       )
     else:
@@ -295,73 +277,54 @@ class _Maker(NamedTuple):
   ) -> tuple[Callable, Callable]:
     """Returns the evaluation, and the program that samples for it."""
     num_prompts = self.settings.num_eval_prompts
-    num_samples = self.settings.num_eval_samples
     sample = self._on_sampler_mesh(
       functools.partial(
-        evaluation.samples_of_seed, parts=self.parts, num_samples=num_samples
+        evaluation.samples_of_seed,
+        parts=self.parts,
+        num_samples=self.settings.num_eval_samples,
       ),
       out_shardings=self.whole,
     )
     if isinstance(task, task_lib.Task):
-      draw = self._reading(
-        functools.partial(
-          evaluation.prompts_of_seed, task=task, num_prompts=num_prompts
+      draw, judge = (
+        self.program(
+          functools.partial(function, task=task, num_prompts=num_prompts)
         )
-      )
-      judge = self._reading(
-        functools.partial(
-          evaluation.rewards_of_seed, task=task, num_prompts=num_prompts
-        )
+        for function in (evaluation.prompts_of_seed, evaluation.rewards_of_seed)
       )
     else:
       draw, judge = judging.evaluation(task, num_prompts=num_prompts)
 
     def evaluate(run):
-      # The learner's own weights, whatever the sampler generates with.
+      # Evaluates the learner's weights, also if the sampler has older ones.
       learned = events_lib.policy(run._replace(sampler=None))
       return judge(*sample(learned, draw(run.seed)))
 
     return evaluate, sample
 
-  def _changing(self, function: Callable, out_shardings: Any) -> Callable:
-    """Returns a program that takes the place of the run it is given."""
-    return processes.aligned(
-      jax.jit(
-        functools.partial(self.over_seeds, function),
-        donate_argnums=0,
-        out_shardings=out_shardings,
-      )
-    )
-
-  def _reading(self, function: Callable, out_shardings: Any = None) -> Callable:
-    """Returns a program that changes nothing; its results are whole."""
-    return processes.aligned(
-      jax.jit(
-        functools.partial(self.over_seeds, function),
-        out_shardings=out_shardings or self.whole,
-      )
-    )
-
   def _policy(self) -> Callable:
     if not self.parts.num_publications:
-      return events_lib.policy  # Reads the arrays as they are, with their axis.
-    # The weights are split as the learner's own, of a run without a ring.
+      return events_lib.policy  # Needs no program: it indexes no array.
+    # Published weights are split as the learner's.
     places = events_lib.policy(self.shardings._replace(sampler=None))
-    return self._reading(events_lib.policy, places)
+    return self.program(events_lib.policy, places)
 
   def _on_sampler_mesh(
     self, function: Callable, *, out_shardings: Any
   ) -> Callable:
-    """Returns a program of a policy and prompts, computed where one generates.
+    """Returns a program of a policy and prompts, on the mesh of the sampler.
 
-    A learner wants its weights spread thin, over `fsdp`. A sampler reads all of
-    them for every token, and so wants them near, over `tensor` or whole. On a
-    mesh of its own the weights go there before, and the result comes back.
+    A learner splits its weights over `fsdp` to save memory. A sampler reads all
+    weights for every token, so it splits them over `tensor` or not at all. If
+    the sampler has its own mesh, the weights are copied there before each call,
+    and the results are copied back.
     """
     mesh = self.settings.sampler_mesh
     if mesh is None:
-      return self._reading(function, out_shardings)
-    program = jax.jit(functools.partial(self.over_seeds, function))
+      return self.program(function, out_shardings)
+    program = jax.jit(
+      functools.partial(over_seeds, self.settings.vmap_seeds, function)
+    )
     whole = mesh_lib.whole(mesh)
     weights = placement.of_params(
       model.logical_axes(self.parts.transformer), mesh, num_leading_axes=1
@@ -376,14 +339,3 @@ class _Maker(NamedTuple):
       return jax.device_put(result, out_shardings)
 
     return call
-
-
-def _shardings(parts: state.Parts, settings: Settings) -> state.RunState:
-  run = state.shapes_of_run(parts, settings.num_seeds)
-  return placement.of_run(
-    run,
-    model.logical_axes(parts.transformer),
-    parts.bind(parts.hyper).update.optimizer,
-    settings.mesh,
-    buffer_memory=settings.buffer_memory,
-  )

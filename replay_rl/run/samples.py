@@ -1,4 +1,4 @@
-"""Rollouts of the buffer as text, for people to look at."""
+"""Writes rollouts of the buffer as text, for people to read."""
 
 from typing import Any
 from typing import NamedTuple
@@ -17,12 +17,12 @@ from replay_rl.tasks import task as task_lib
 
 
 class Shown(NamedTuple):
-  """Some rollouts of the buffer after an iteration.
+  """n rollouts of the buffer after an iteration.
 
-  iteration, seed, learner_step: `[]` integers, where the run is.
+  iteration, seed, learner_step: `[]` integers, of the run.
   rollouts: `[n, ...]`.
   times_sampled: `[n]` int32, uses so far.
-  is_valid: `[n]` bool, False where the buffer had no more rollouts.
+  is_valid: `[n]` bool, False where the buffer holds fewer than n rollouts.
   """
 
   iteration: base.Array
@@ -56,11 +56,11 @@ def read(run: state.RunState, num_samples: int) -> Shown:
 def lines(
   shown: Shown, task: task_lib.Task | task_lib.TextTask
 ) -> list[dict[str, Any]]:
-  """Returns a line of text per rollout.
+  """Returns a line for `samples.jsonl` per valid rollout.
 
   Args:
-    shown: of all seeds, `[S, ...]`.
-    task: which decodes the tokens.
+    shown: rollouts of all seeds, `[S, ...]`.
+    task: decodes the tokens.
   """
   host = jax.device_get(shown)
   written = []

@@ -1,7 +1,7 @@
 """The supervised warm start: a base model that imitates the task's teacher.
 
-It plays the part of a pretrained checkpoint. It is deterministic, and cached
-under a hash of all it depends on, the source of that code included.
+It replaces a pretrained checkpoint. It is deterministic, and its weights are
+cached under a hash of settings, source code and compiler.
 """
 
 import functools
@@ -52,14 +52,14 @@ def train(
   advantage of 1, averaged over the tokens.
 
   Args:
-    params: the weights to begin with.
-    seed: of the teacher's rows.
-    task: with a teacher.
+    params: initial weights.
+    seed: selects the teacher's rows.
+    task: must have a teacher.
     logprobs_fn: scores tokens.
-    make_optimizer: hyper -> the optimizer, its numbers bound.
-    hyper: these numbers.
-    num_steps: updates.
-    batch_size: rows of each.
+    make_optimizer: hyper -> the optimizer with these numbers.
+    hyper: the numbers of the optimizer.
+    num_steps: number of updates.
+    batch_size: rows per update.
   """
 
   def all_steps(params, hyper):
@@ -90,7 +90,7 @@ def train(
     return trained.params
 
   mesh = jax.sharding.get_mesh()
-  # Whole on every device, so that a process can write them.
+  # Every device gets all weights, so that each process can write them.
   whole = None if mesh.empty else mesh_lib.whole(mesh)
   program = processes.aligned(jax.jit(all_steps, out_shardings=whole))
   return program(params, state.as_arrays(hyper))
@@ -112,14 +112,7 @@ def _as_batch(tokens: base.Array, loss_mask: base.Array) -> base.Batch:
     rollout_id=ids,
     policy_version=zeros,
   )
-  return base.Batch(
-    rollouts=rollouts,
-    slots=zeros,
-    is_valid=ones > 0,
-    is_fresh=ones > 0,
-    probs=jnp.zeros_like(ones),
-    num_eligible=jnp.sum(ones, dtype=jnp.int32),
-  )
+  return learner.fresh_batch(rollouts, zeros, ones > 0)
 
 
 def load_or_train(
@@ -131,15 +124,15 @@ def load_or_train(
 ) -> base.PyTree:
   """Returns the cached weights for these settings, or trains and caches them.
 
-  With many processes, the cache is that of process 0: the others get what it
-  read, or train together with it.
+  With many processes, only process 0 reads and writes the cache. It sends the
+  weights to the others, or all of them train together.
 
   Args:
-    folder: of the cache; made if needed.
-    settings: all that the weights depend on, as plain JSON values.
-    task: with the teacher.
-    like: weights of the same structure.
-    train_fn: makes the weights.
+    folder: cache folder; created if it does not exist.
+    settings: all settings that the weights depend on, as plain JSON values.
+    task: has the teacher.
+    like: weights of the same structure and shapes.
+    train_fn: trains and returns the weights.
 
   Raises:
     ValueError: the folder cannot be written.
@@ -169,7 +162,7 @@ def _read(path: pathlib.Path, num_leaves: int) -> list[np.ndarray] | None:
       return [stored[f'arr_{i}'] for i in range(num_leaves)]
   except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
     warnings.warn(
-      f'cached warm start {path} cannot be read and is made again: {error}',
+      f'cached warm start {path} cannot be read and is trained again: {error}',
       stacklevel=3,
     )
     return None
@@ -190,22 +183,16 @@ def _write(path: pathlib.Path, leaves: list[np.ndarray]) -> None:
 
 
 def fingerprint(settings: dict[str, Any], task: task_lib.Task) -> str:
-  """Returns a hash of the settings, the code and the compiler's version.
+  """Returns a hash of the settings, the code, JAX's version and the backend.
 
-  The code is that of every module of this package which the weights depend on:
-  what the learner, the scoring of tokens and the task import, and so on.
+  The code is `train` and all modules of this package that the learner, the
+  scoring of tokens, the optimizers, the losses and the task import.
   """
   teacher = task.teacher_fn
   while isinstance(teacher, functools.partial):
     teacher = teacher.func
-  roots = (
-    rng,
-    losses,
-    learner,
-    scoring,
-    optimizers,
-    inspect.getmodule(teacher),
-  )
+  task_module = inspect.getmodule(teacher)
+  roots = (rng, losses, learner, scoring, optimizers, task_module)
   parts = [json.dumps(settings, sort_keys=True), jax.__version__]
   parts += [jax.default_backend(), inspect.getsource(train)]
   parts += [inspect.getsource(module) for module in _imported(roots)]
@@ -215,7 +202,7 @@ def fingerprint(settings: dict[str, Any], task: task_lib.Task) -> str:
 def _imported(
   roots: Sequence[types.ModuleType | None],
 ) -> list[types.ModuleType]:
-  """Returns these modules and all of this package that they import, by name."""
+  """Returns these and the modules of this package that they import, sorted."""
   package = __name__.partition('.')[0] + '.'
   modules, waiting = {}, list(roots)
   while waiting:

@@ -275,7 +275,8 @@ class LoadTest(BenchmarksTestCase):
 
   def test_a_prompt_that_is_too_long_is_refused_with_the_benchmark(self):
     with self.assertRaisesRegex(
-      ValueError, "benchmark 'some': max_prompt_tokens = 2: must be at least 9, as 2 of 3"
+      ValueError,
+      "benchmark 'some': max_prompt_tokens = 2: must be at least 9, as 2 of 3",
     ):
       self.load('some', max_prompt_tokens=2)
 

@@ -100,12 +100,14 @@ class EvaluateTestCase(parameterized.TestCase):
 class MainTest(EvaluateTestCase):
   def test_scores_are_those_of_the_samples(self):
     code, shown, _ = self.main(
-      *self.flags('real', eval_seed=1), '--no-chat', verifier=verifier_lib.Verifier
+      *self.flags('real', eval_seed=1),
+      '--no-chat',
+      verifier=verifier_lib.Verifier,
     )
     self.assertEqual(code, 0)
     self.assertIn('pass@5', shown)
     results = json.loads((self.folder / 'real/results.json').read_text())
-    outcomes = {}
+    outcomes, num_correct = {}, 0
     for name, rows in tiny_evaluation.BENCHMARKS.items():
       lines = self.lines('real', name)
       answers = [answer for _, _, answer in rows for _ in range(5)]
@@ -121,7 +123,7 @@ class MainTest(EvaluateTestCase):
         )
         is_correct.append(line['response'] == answer)
         self.assertEqual(line['status'] == 'correct', is_correct[-1])
-      self.assertIn(True, is_correct)
+      num_correct += sum(is_correct)
       outcomes[name] = scores.Outcomes(
         np.reshape(is_correct, (-1, 5)),
         *(
@@ -129,6 +131,7 @@ class MainTest(EvaluateTestCase):
           for key in ('length', 'is_finished', 'status')
         ),
       )
+    self.assertBetween(num_correct, 1, 24)
     expected = scores.summarize(
       outcomes, statuses=verifier_lib.STATUSES, seed=1
     )
@@ -174,7 +177,7 @@ class MainTest(EvaluateTestCase):
       workdir=trained.folder,
       **dict.fromkeys(('model', 'compute_dtype', *template, *sizes)),
     )
-    code, _, error = self.main(*of_run, '--seed=14')
+    code, _, error = self.main(*of_run, '--seed=6')
     self.assertEqual(code, 0, error)
     for name in tiny_evaluation.BENCHMARKS:
       self.assertEqual(self.lines('a', name), self.lines('b', name))
@@ -187,9 +190,9 @@ class MainTest(EvaluateTestCase):
     )
     code, _, error = self.main(*of_run)
     self.assertEqual(code, 2)
-    self.assertIn('seed = None: must be one of [13, 14], the seeds of ', error)
-    code, _, error = self.main(*of_run, '--seed=13')
-    self.assertIn('seed = 13 (there: 14)', error)
+    self.assertIn('seed = None: must be one of [5, 6], the seeds of ', error)
+    code, _, error = self.main(*of_run, '--seed=5')
+    self.assertIn('seed = 5 (there: 6)', error)
 
   def test_a_rerun_continues_and_ends_byte_equal(self):
     flags = [*self.flags('whole', eval_seed=3), '--no-chat']

@@ -1,120 +1,111 @@
 """Tests of what is built from a configuration."""
 
-import dataclasses
-import functools
-import pathlib
-
 import jax
 import jax.numpy as jnp
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import build
+from replay_rl.run import schedule
 from tests import tiny
+from tests.run import tiny_run
 
 
-class ChoicesTest(parameterized.TestCase):
-  @parameterized.parameters(
-    ({'replay__weights': 'max_age(limit=-1)'}, 'max_age.*limit=-1 must be'),
-    ({'replay__weights': 'newest()'}, 'replay.weights.*newest is not one of'),
-    (
-      {'replay__keep': 'positive_bias(fraction=1.5)'},
-      r'replay.keep.*fraction=1.5 must be in \[0, 1\]',
-    ),
-    ({'loss__policy': 'token_mean()'}, 'loss.policy.*token_mean is not one of'),
-    ({'task': 'addition(num_digits=0, forget_probability=0)'}, 'num_digits'),
-    ({'model__num_kv_heads': 3}, 'num_kv_heads=3'),
-    (
-      {'optimizer__num_microbatches': 3},
-      'num_microbatches = 3: must divide the 8',
-    ),
-  )
-  def test_names_field_value_and_what_is_allowed(self, changes, message):
-    with self.assertRaisesRegex(ValueError, message):
-      build.parts(tiny.config(**changes))
+class ExperimentTest(parameterized.TestCase):
+  def test_sizes_are_those_of_the_config_and_of_its_task(self):
+    experiment = tiny_run.experiment(
+      replay__batch_size=6,
+      replay__drop_zero_variance=True,
+      replay__updates_per_iteration=2.5,
+      sampler__weight_lag=5,
+      optimizer__num_microbatches=3,
+    )
+    parts = experiment.parts
+    found = {
+      name: value
+      for name, value in parts._asdict().items()
+      if isinstance(value, int)
+    }
+    self.assertEqual(
+      found,
+      {
+        'drop_zero_variance': True,
+        'capacity': 32,
+        'num_prompts': 4,
+        'group_size': 4,
+        'num_rows': 6,
+        'num_publications': 2,
+        'num_microbatches': 3,
+        'histogram_bins': 4,
+      },
+    )
+    self.assertEqual(parts.num_fresh, 16)
+    self.assertEqual(parts.shape, tiny_run.task().shape)
+    self.assertEqual(parts.transformer.vocab_size, parts.shape.vocab_size)
+    self.assertEqual(parts.transformer.max_context, parts.shape.num_tokens)
+    self.assertEqual(
+      [experiment.schedule(cycle)[-1] for cycle in (0, 1)],
+      [schedule.Learn(2), schedule.Learn(3)],
+    )
+
+  def test_rows_of_an_update_are_those_that_the_compose_function_gives(self):
+    parts = tiny_run.experiment(
+      replay__compose='fresh_anchored(replay_fraction=0.5, warmup_steps=2)',
+      replay__batch_size=None,
+    ).parts
+    self.assertEqual(parts.num_rows, 16 + 8)
+
+  def test_records_say_what_each_field_names(self):
+    records = tiny_run.experiment(
+      replay__weights='recency(half_life=8)'
+    ).records
+    self.assertEqual(
+      records['replay.weights'],
+      {'text': 'recency(half_life=8)', 'functions': {}},
+    )
+    self.assertNotIn('replay.keep', records)
+
+  def test_a_vocabulary_that_lacks_tokens_of_the_task_is_refused(self):
+    with self.assertRaisesRegex(
+      ValueError, '^model.vocab_size = 31: must be at least the 32 tokens'
+    ):
+      tiny_run.experiment(model__vocab_size=31)
 
 
-class PartsTest(parameterized.TestCase):
-  def test_a_rule_can_be_passed_in(self):
-    def second_half_only(state, step):
-      del step
-      return (jnp.arange(state.is_valid.shape[0]) >= 16).astype(jnp.float32)
-
-    parts = build.parts(tiny.config(), weight_rule=second_half_only)
-    rule = parts.compose_fn.keywords['weight_rule']
-    self.assertIs(rule, second_half_only)
-
-  def test_the_learning_rate_rises_linearly_and_then_stays(self):
-    settings = tiny.config(
-      optimizer__learning_rate=0.4, optimizer__warmup_steps=3
-    ).optimizer
-    rates = [float(build.warmed_up(settings)(step)) for step in range(6)]
-    self.assertSequenceAlmostEqual(rates, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
-
-  def test_the_base_weights_are_those_of_their_own_seed(self):
+class BaseWeightsTest(parameterized.TestCase):
+  def _built(self, **changes):
     config = tiny.config(
-      self.create_tempdir().full_path, warm_start__num_steps=3
+      self.create_tempdir().full_path, warm_start__num_steps=3, **changes
     )
-    parts = build.parts(config)
-    first = build.base_weights(config, parts)
-    config.seed = 5
-    second = build.base_weights(config, parts)
-    self.assertTrue(_equal(first, second))
-    config.warm_start.seed = 1
-    self.assertFalse(_equal(first, build.base_weights(config, parts)))
-
-
-def _equal(first, second) -> bool:
-  same = jax.tree.map(lambda x, y: bool(jnp.all(x == y)), first, second)
-  return functools.reduce(lambda x, y: x and y, jax.tree.leaves(same))
-
-
-class WarmStartTest(parameterized.TestCase):
-  def test_repeats_bit_for_bit_and_is_read_from_the_cache(self):
-    cached = tiny.config(
-      self.create_tempdir().full_path, warm_start__num_steps=3
+    return jax.tree.leaves(
+      build.base_weights(config, tiny_run.parts(), build.task(config))
     )
-    again = dataclasses.replace(
-      cached, cache_dir=self.create_tempdir().full_path
+
+  def _is_equal(self, first, second):
+    return all(map(jnp.array_equal, first, second))
+
+  def test_they_are_those_of_their_own_seed(self):
+    first = self._built()
+    self.assertTrue(self._is_equal(first, self._built(seed=5)))
+    self.assertFalse(self._is_equal(first, self._built(warm_start__seed=1)))
+
+  def test_the_settings_of_the_run_have_no_part_in_them(self):
+    first = self._built()
+    again = self._built(
+      sampler__temperature=0.5,
+      optimizer__learning_rate=0.5,
+      optimizer__max_grad_norm=0.1,
+      loss__policy='reinforce()',
     )
-    parts = build.parts(cached)
-    weights = build.base_weights(cached, parts)
-    self.assertTrue(_equal(weights, build.base_weights(again, parts)))
-    # Weights that training would not give show that the cache was read.
-    broken = parts._replace(logprobs_fn=None)
-    self.assertTrue(_equal(weights, build.base_weights(cached, broken)))
-
-  def test_imitates_the_teacher(self):
-    config = tiny.config(
-      self.create_tempdir().full_path,
-      warm_start__num_steps=350,
-      task='addition(num_digits=1, forget_probability=0.0)',
-    )
-    parts = build.parts(config)
-    tokens, mask = parts.task.teacher_fn(jax.random.key(1), 256)
-    random = parts.init_params_fn(jax.random.key(0))
-    losses = []
-    for params in (random, build.base_weights(config, parts)):
-      logprobs, _ = parts.logprobs_fn(params, tokens)
-      losses.append(-float(jnp.sum(logprobs * mask) / jnp.sum(mask)))
-    self.assertGreater(losses[0], 3.0)
-    self.assertLess(losses[1], 1.2)
-
-  def test_a_damaged_cache_is_made_again_with_a_warning(self):
-    folder = self.create_tempdir()
-    config = tiny.config(folder.full_path, warm_start__num_steps=3)
-    parts = build.parts(config)
-    weights = build.base_weights(config, parts)
-    (path,) = pathlib.Path(folder.full_path).rglob('*.npz')
-    path.write_bytes(path.read_bytes()[:100])
-    with self.assertWarnsRegex(UserWarning, 'cannot be read'):
-      self.assertTrue(_equal(weights, build.base_weights(config, parts)))
-
-  def test_a_cache_that_cannot_be_written_is_named(self):
-    file = self.create_tempfile('file')
-    config = tiny.config(file.full_path, warm_start__num_steps=3)
-    with self.assertRaisesRegex(ValueError, 'cache_dir = '):
-      build.base_weights(config, build.parts(config))
+    self.assertTrue(self._is_equal(first, again))
+    adamw = 'adamw(b1=0.5, b2=0.98, eps=1e-8, weight_decay=0.0)'
+    for change in (
+      {'warm_start__learning_rate': 1e-3},
+      {'warm_start__max_grad_norm': 0.01},
+      {'warm_start__transform': adamw},
+    ):
+      with self.subTest(str(change)):
+        self.assertFalse(self._is_equal(first, self._built(**change)))
 
 
 if __name__ == '__main__':

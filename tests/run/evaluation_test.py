@@ -1,7 +1,6 @@
 """Tests of evaluation during a run."""
 
 import dataclasses
-import functools
 import math
 from fractions import Fraction
 
@@ -13,7 +12,9 @@ from absl.testing import parameterized
 
 from replay_rl.run import build
 from replay_rl.run import evaluation
+from replay_rl.run import events
 from tests import tiny
+from tests.run import tiny_run
 
 
 def exact(n, c, k):
@@ -43,30 +44,39 @@ class EvaluateTest(absltest.TestCase):
     self.assertAlmostEqual(scores['eval/pass_at_2'], (1 / 2 + 5 / 6) / 2)
     self.assertAlmostEqual(scores['eval/pass_at_4'], 1.0)
 
-  def test_samples_the_same_prompts_at_every_call(self):
-    parts = build.parts(tiny.config())
-    params = parts.init_params_fn(jax.random.key(0))
-
-    def first_digit(responses, lengths, references):
-      del responses, lengths
-      return references[:, 0].astype(jnp.float32)
-
-    task = dataclasses.replace(parts.task, reward_fn=first_digit)
-    rewards = functools.partial(
-      evaluation.sample_rewards,
-      params,
-      task=task,
-      generate_fn=parts.unbiased_fn,
-      num_prompts=6,
-      num_samples=3,
+  def test_samples_the_same_prompts_with_the_same_noise_at_every_call(self):
+    parts = tiny_run.parts()
+    task = dataclasses.replace(
+      build.task(tiny.config()),
+      reward_fn=lambda responses, lengths, references: (
+        100.0 * references[:, 0] + responses[:, 0]
+      ),
     )
-    result = np.asarray(rewards(jnp.uint32(0)))
-    self.assertEqual(result.shape, (6, 3))
+
+    def rewards(run):
+      prompts = evaluation.prompts_of_seed(run.seed, task=task, num_prompts=6)
+      samples = evaluation.samples_of_seed(
+        events.policy(run), prompts, parts=parts, num_samples=3
+      )
+      return evaluation.rewards_of_seed(*samples, task=task, num_prompts=6)
+
+    rewards = jax.jit(rewards)
+    run = tiny_run.started(parts, seed=0)
+    greedy, sampled = jax.device_get(rewards(run))
+    self.assertEqual((greedy.shape, sampled.shape), ((6, 1), (6, 3)))
     # All samples of a row answer one prompt, and prompts differ.
-    np.testing.assert_array_equal(result, result[:, :1].repeat(3, axis=1))
-    self.assertGreater(len(set(result[:, 0])), 1)
-    np.testing.assert_array_equal(result, rewards(jnp.uint32(0)))
-    self.assertFalse(np.array_equal(result, rewards(jnp.uint32(1))))
+    np.testing.assert_array_equal(sampled // 100, (greedy // 100).repeat(3, 1))
+    self.assertGreater(len(set(greedy[:, 0] // 100)), 1)
+    # Samples of a prompt differ, and repeat later in the run.
+    self.assertGreater(len(np.unique(sampled % 100)), 2)
+    self.assertTrue((sampled != sampled[:, :1]).any())
+    later = run._replace(
+      clock=run.clock._replace(num_rollouts=jnp.uint32(64), iteration=4)
+    )
+    for again, first in zip(rewards(later), (greedy, sampled), strict=True):
+      np.testing.assert_array_equal(again, first)
+    other = rewards(run._replace(seed=jnp.uint32(1)))
+    self.assertFalse(np.array_equal(other[0] // 100, greedy // 100))
 
 
 class PassAtKTest(parameterized.TestCase):

@@ -1,6 +1,8 @@
 """Tests of the events of a run, and of cycles of them."""
 
 import functools
+import json
+import pathlib
 
 import chex
 import jax
@@ -10,9 +12,11 @@ import optax
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl import train
 from replay_rl.run import events
 from replay_rl.run import ledger
 from replay_rl.run import schedule
+from tests import tiny
 from tests.run import tiny_run
 
 
@@ -101,6 +105,21 @@ class CycleTest(parameterized.TestCase):
       self.assertEqual(values['updates/applied'], index % 2)
       self.assertEqual(np.isnan(values['loss']), index % 2 == 0)
       self.assertEqual(values['histogram/staleness'].sum(), 8 * (index % 2))
+
+  def test_a_cycle_without_updates_does_not_end_a_run(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    config = tiny.config(
+      num_iterations=3,
+      replay__updates_per_iteration=0.5,
+      evaluation__every=0,
+      logging__samples_every=0,
+      checkpoint__every=3,
+    )
+    run = train.train(config, folder)
+    self.assertEqual(run.learner.step.tolist(), [1])
+    lines = (folder / 'metrics.jsonl').read_text().splitlines()
+    is_none = [json.loads(line)['loss'] is None for line in lines]
+    self.assertEqual(is_none, [True, False, True])
 
   def test_two_and_a_half_updates_are_two_and_three_in_turn(self):
     _, runs, _ = _history(4, replay__updates_per_iteration=2.5)

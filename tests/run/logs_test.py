@@ -4,10 +4,17 @@ import json
 import math
 import pathlib
 
+import jax
+import jax.numpy as jnp
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl.run import events
+from replay_rl.run import ledger
 from replay_rl.run import logs
+from replay_rl.run import metrics
+from replay_rl.run import state
+from tests.run import tiny_run
 
 
 class LineWriterTest(parameterized.TestCase):
@@ -68,6 +75,76 @@ class LineWriterTest(parameterized.TestCase):
     )
 
 
+class LinesTest(absltest.TestCase):
+  def test_each_seed_gets_a_line_with_its_own_numbers(self):
+    parts = tiny_run.parts()
+    params = parts.init_params_fn(jax.random.key(0))
+    run = jax.jit(
+      jax.vmap(lambda seed, hyper: state.init(parts, params, seed, hyper))
+    )(jnp.array([4, 9], jnp.uint32), state.of_seeds(parts.hyper, 2))
+    counted = [
+      ledger.add(ledger.init(), rollouts=8, trained_rollouts=trained)
+      for trained in (4, 24)
+    ]
+    run = run._replace(
+      clock=run.clock._replace(iteration=jnp.array([3, 5], jnp.int32)),
+      learner=run.learner._replace(step=jnp.array([6, 7], jnp.int32)),
+      ledger=jax.tree.map(lambda *x: jnp.stack(x), *counted),
+    )
+    values = {
+      'reward': jnp.array([0.1, -2.5]),
+      'buffer/num_valid': jnp.array([16, 32], jnp.int32),
+      'histogram/uses': jnp.array([[1, 2], [3, 4]], jnp.int32),
+    }
+    loss = metrics.Mean(jnp.array([0.75, 0.0]), jnp.array([3.0, 0.0]))
+    updates = metrics.UpdateMetrics(
+      {'loss': loss},
+      {'gap': jnp.array([0.0, 0.5])},
+      {'updates/applied': jnp.array([3, 0], jnp.int32)},
+    )
+    first, second = logs.lines(
+      run, events.Measured(values, updates), parts.transformer, mu=1.5
+    )
+    # A line is of the iteration just done; a float32 reads as it was written.
+    expected = {
+      'iteration': 2,
+      'seed': 4,
+      'learner_step': 6,
+      'reward': 0.1,
+      'loss': 0.25,
+      'gap': 0.0,
+      'updates/applied': 3,
+      'buffer/num_valid': 16,
+      'histogram/uses': [1, 2],
+      'ledger/rollouts': 8,
+      'ledger/trained_rollouts': 4,
+      'ledger/cost_units': 4 + 1.5 * 8,
+      'replay_ratio': 0.5,
+    }
+    self.assertEqual(first, first | expected)
+    self.assertTrue(math.isnan(second.pop('loss')))
+    expected = {
+      'iteration': 4,
+      'seed': 9,
+      'learner_step': 7,
+      'reward': -2.5,
+      'gap': 0.5,
+      'updates/applied': 0,
+      'buffer/num_valid': 32,
+      'histogram/uses': [3, 4],
+      'ledger/trained_rollouts': 24,
+      'ledger/cost_units': 24 + 1.5 * 8,
+      'replay_ratio': 3.0,
+    }
+    self.assertEqual(second, second | expected)
+    # A cycle without an event of learning reports the other events alone.
+    first, _ = logs.lines(
+      run, events.Measured(values, None), parts.transformer, mu=1.5
+    )
+    self.assertNotIn('loss', first)
+    self.assertEqual(first['reward'], 0.1)
+
+
 class LogTest(absltest.TestCase):
   def test_a_line_per_seed_seconds_apart_and_tensorboard_files(self):
     folder = pathlib.Path(self.create_tempdir().full_path)
@@ -97,8 +174,8 @@ class LogTest(absltest.TestCase):
       json.loads((folder / 'samples.jsonl').read_text()),
       {'iteration': 0, 'prompt': '1+1', 'reward': 1.0},
     )
-    (events,) = (folder / 'tensorboard').iterdir()
-    self.assertIn(b'reward/seed4', events.read_bytes())
+    (written,) = (folder / 'tensorboard').iterdir()
+    self.assertIn(b'reward/seed4', written.read_bytes())
 
 
 if __name__ == '__main__':

@@ -1,0 +1,237 @@
+"""Tests of the functions of a run and of their numbers."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.run import functions as functions_lib
+from replay_rl.run import state
+from tests.run import tiny_run
+
+
+def _second_half_only(state, step):
+  del step
+  return (jnp.arange(state.is_valid.shape[0]) >= 16).astype(jnp.float32)
+
+
+def _reads_versions_of_tokens(inputs):
+  return inputs.token_versions + 1
+
+
+class ChooseTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (
+      {'replay__weights': 'max_age(limit=-1)'},
+      r"^replay.weights = 'max_age\(limit=-1\)': limit = -1: must be in \[0",
+    ),
+    (
+      {'replay__keep': 'positive_bias(fraction=1.5)'},
+      r'^replay.keep = .*: fraction = 1.5: must be in \[0, 1\]',
+    ),
+    (
+      {'loss__policy': 'token_mean()'},
+      '^loss.policy = .*: token_mean: must be',
+    ),
+    ({'schedule': 'never()'}, '^schedule = .*: never: must be one call'),
+    (
+      {'task': 'addition(num_digits=0, forget_probability=0.0)'},
+      '^task = .*: num_digits = 0: must be in',
+    ),
+    # What the batch needs, or ignores.
+    (
+      {'replay__compose': 'fresh_only()', 'replay__batch_size': None},
+      r"^replay.weights = 'uniform\(\)': must be None, because replay.compose "
+      r"ignores it \(replay.compose = 'fresh_only\(\)'\)",
+    ),
+    (
+      {
+        'replay__compose': 'fresh_only()',
+        'replay__batch_size': None,
+        'replay__weights': None,
+      },
+      '^replay.draw = .*: must be None, because replay.compose ignores it',
+    ),
+    (
+      {
+        'replay__compose': 'fresh_only()',
+        'replay__draw': None,
+        'replay__weights': None,
+      },
+      '^replay.batch_size = 8: must be None, because replay.compose ignores it',
+    ),
+    (
+      {'replay__batch_size': None},
+      '^replay.batch_size = None: must be given, because replay.compose needs',
+    ),
+    (
+      {'replay__weights': None},
+      '^replay.weights = None: must be given, because replay.compose needs it',
+    ),
+    # What only a trace tells.
+    (
+      {
+        'replay__compose': (
+          'fresh_anchored(replay_fraction=9.0, warmup_steps=0)'
+        ),
+        'replay__batch_size': None,
+      },
+      '^replay.compose = .*, replay.weights = .*, replay.draw = .*: '
+      'replay_fraction = 9.0: must give at most',
+    ),
+    (
+      {'optimizer__num_microbatches': 3},
+      '^optimizer.num_microbatches = 3: must divide the 8 rows of an update',
+    ),
+    ({'sampler__top_k': 99}, '^sampler: top_k = 99: must be at most vocab'),
+    ({'model__num_kv_heads': 3}, 'num_kv_heads = 3'),
+  )
+  def test_names_field_value_and_what_is_allowed(self, changes, message):
+    with self.assertRaisesRegex(ValueError, message):
+      tiny_run.experiment(**changes)
+
+  def test_names_the_fields_of_an_update_that_cannot_be_traced(self):
+    with self.assertRaisesRegex(
+      ValueError, '^loss.policy = .*_reads_versions.*, loss.normalizer = .*: '
+    ):
+      tiny_run.experiment({'loss': _reads_versions_of_tokens})
+
+  def test_an_unknown_kind_is_refused(self):
+    with self.assertRaisesRegex(ValueError, '^weight: must be one of weights'):
+      tiny_run.experiment({'weight': _second_half_only})
+
+  def test_a_rule_can_be_passed_in(self):
+    experiment = tiny_run.experiment({'weights': _second_half_only})
+    bound = experiment.parts.bind(experiment.parts.hyper)
+    rule = bound.compose_fn.keywords['weight_rule']
+    run = tiny_run.started(experiment.parts, 0)
+    np.testing.assert_array_equal(
+      rule(run.buffer, run.learner.step), np.arange(32) >= 16
+    )
+    record = experiment.records['replay.weights']
+    self.assertIn('_second_half_only', record['text'])
+    (name,) = record['functions']
+    self.assertEqual(name, f'{__name__}:_second_half_only')
+
+  def test_what_is_none_or_a_ring_is_no_function(self):
+    parts = tiny_run.parts()
+    bound = parts.bind(parts.hyper)
+    self.assertIsNone(bound.keep_rule)
+    self.assertIsNone(bound.feedback_fn)
+    for name in 'statistics_fn', 'row_weight_fn', 'gate':
+      self.assertIsNone(getattr(bound.update, name), name)
+    given = tiny_run.experiment(
+      replay__keep='fifo()',
+      replay__feedback='reweighted_advantage_magnitude()',
+      loss__row_weights='per_importance_weights(exponent=0.4)',
+      optimizer__gate='accept_all()',
+    ).parts
+    bound = given.bind(given.hyper)
+    self.assertIsNotNone(bound.keep_rule)
+    self.assertIsNotNone(bound.feedback_fn)
+    self.assertIsNotNone(bound.update.row_weight_fn)
+    self.assertIsNotNone(bound.update.gate)
+
+
+class NumbersTest(parameterized.TestCase):
+  CHANGES = {
+    'sampler__temperature': 1,
+    'sampler__top_p': 0.9,
+    'replay__weights': 'recency(half_life=8) * newest(count=16)',
+    'replay__keep': 'positive_bias(fraction=0)',
+    'optimizer__learning_rate': 1,
+    'optimizer__warmup_steps': 3,
+    'optimizer__max_grad_norm': 2,
+  }
+
+  def test_they_are_all_that_sets_no_shape_and_say_where_they_are_from(self):
+    self.assertEqual(
+      tiny_run.experiment(**self.CHANGES).parts.hyper,
+      {
+        'sampler': {'temperature': 1.0, 'top_p': 0.9},
+        'optimizer': {
+          'learning_rate': 1.0,
+          'warmup_steps': 3,
+          'max_grad_norm': 2.0,
+        },
+        'replay.weights': {'recency.half_life': 8.0, 'newest.count': 16},
+        'replay.keep': {'fraction': 0.0},
+        'loss.policy': {'clip_low': 0.2, 'clip_high': 0.2},
+        'optimizer.transform': {
+          'b1': 0.9,
+          'b2': 0.98,
+          'eps': 1e-8,
+          'weight_decay': 0.0,
+        },
+      },
+    )
+    self.assertNotIn('top_p', tiny_run.parts().hyper['sampler'])
+
+  def test_each_has_one_type_however_it_is_written(self):
+    arrays = state.as_arrays(tiny_run.experiment(**self.CHANGES).parts.hyper)
+    integers = {
+      (field, name)
+      for field, names in arrays.items()
+      for name, array in names.items()
+      if array.dtype != jnp.float32
+    }
+    self.assertEqual(
+      integers,
+      {('optimizer', 'warmup_steps'), ('replay.weights', 'newest.count')},
+    )
+
+  def test_arrays_bind_as_the_numbers_themselves(self):
+    parts = tiny_run.experiment(
+      replay__weights='recency(half_life=8)',
+      replay__keep='positive_bias(fraction=0.25)',
+      optimizer__warmup_steps=2,
+    ).parts
+    run = tiny_run.started(parts, 0)
+    stored = run.buffer._replace(is_valid=jnp.ones(32, bool))
+
+    def seen(hyper):
+      bound = parts.bind(hyper)
+      rule = bound.compose_fn.keywords['weight_rule']
+      gradients = jax.tree.map(jnp.ones_like, run.learner.params)
+      changes, _ = bound.update.optimizer.update(
+        gradients, run.learner.opt_state, run.learner.params
+      )
+      step = jnp.int32(4)
+      return rule(stored, step), bound.keep_rule(stored, step), changes
+
+    of_numbers = seen(parts.hyper)
+    of_arrays = jax.jit(seen)(state.as_arrays(parts.hyper))
+    chex.assert_trees_all_close(of_arrays, of_numbers, rtol=1e-6)
+    np.testing.assert_allclose(of_numbers[0], 2 ** (-4 / 8), rtol=1e-6)
+
+
+class OptimizerTest(absltest.TestCase):
+  def test_the_rate_rises_linearly_and_then_stays(self):
+    rates = [
+      float(
+        functions_lib._warmed_up(
+          jnp.int32(count), learning_rate=0.4, warmup_steps=3
+        )
+      )
+      for count in range(6)
+    ]
+    self.assertSequenceAlmostEqual(
+      rates, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4], places=6
+    )
+
+  def test_the_norm_is_bounded_before_the_optimizer(self):
+    optimizer = functions_lib.clipped(
+      functools.partial(optax.sgd, momentum=None), lambda count: 2.0, 0.5
+    )
+    gradients = {'x': jnp.array([3.0, 4.0])}
+    changes, _ = optimizer.update(gradients, optimizer.init(gradients))
+    np.testing.assert_allclose(changes['x'], [-0.6, -0.8], rtol=1e-6)
+
+
+if __name__ == '__main__':
+  absltest.main()
