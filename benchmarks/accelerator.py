@@ -10,6 +10,7 @@ Usage: python benchmarks/accelerator.py --device=h200 --out=FILE.json
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import runpy
 import statistics
@@ -19,14 +20,13 @@ import jax
 import jax.numpy as jnp
 import machine
 
-from replay_rl import base
 from replay_rl.fit import chips
-from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
-from replay_rl.run import iteration
+from replay_rl.run import events
+from replay_rl.run import state
 
 
 def settings(options):
@@ -65,36 +65,39 @@ def median_seconds(function, repeats):
 
 def measure(config, repeats, profile):
   """Returns seconds of both programs, and the work they do."""
-  parts = build.parts(config, task=memory_lib.task_of(config))
-  transformer, task = parts.transformer, parts.task
+  parts = build.experiment(config, build.planned_shape(config)).parts
+  transformer, shape = parts.transformer, parts.shape
   rng_key = jax.random.key(0)
   params = jax.jit(parts.init_params_fn)(rng_key)
   # Counted before the run is made, which takes the weights over.
   num_params = architecture.num_params(transformer)
-  run = jax.jit(lambda params: iteration.init(parts, params, jnp.uint32(0)))(
-    params
-  )
+  run = jax.jit(
+    lambda params: state.init(
+      parts, params, jnp.uint32(0), state.as_arrays(parts.hyper)
+    )
+  )(params)
   del params
-  prompts = base.Prompts(
+  empty = state.empty_prompts(shape, parts.num_prompts)
+  prompts = empty._replace(
     tokens=jax.random.randint(
-      rng_key,
-      (parts.num_prompts, task.prompt_length),
-      1,
-      transformer.vocab_size,
+      rng_key, empty.tokens.shape, 1, transformer.vocab_size
     ),
-    lengths=jnp.full((parts.num_prompts,), task.prompt_length, jnp.int32),
-    references=jnp.zeros(parts.num_prompts, jnp.int32),
+    lengths=jnp.full_like(empty.lengths, shape.prompt_length),
   )
-  act = jax.jit(lambda run, prompts: iteration.act(run, prompts, parts)[1])
-  learn = jax.jit(
-    lambda run, generation, rewards: iteration.remember_and_learn(
-      run, generation, rewards, parts
-    ),
-    donate_argnums=0,
-  )
-  sampler_seconds = median_seconds(lambda: act(run, prompts), repeats)
+
+  @jax.jit
+  def generate(run, prompts):
+    return events.generate(events.policy(run), prompts, parts)
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def learn(run, generation, rewards):
+    run, fresh, _ = events.remember(run, generation, rewards, parts)
+    num_updates = config.replay.updates_per_iteration
+    return events.learn(run, fresh, parts, num_updates=num_updates)
+
+  sampler_seconds = median_seconds(lambda: generate(run, prompts), repeats)
   sampler_peak = peak_memory()
-  generation = act(run, prompts)
+  generation = generate(run, prompts)
   rows = generation.group_id.shape[0]
   rewards = jax.random.bernoulli(rng_key, 0.5, (rows,)).astype(jnp.float32)
 
@@ -106,8 +109,8 @@ def measure(config, repeats, profile):
   learner_seconds = median_seconds(one_iteration, repeats)
   if profile is not None:
     with jax.profiler.trace(str(profile)):
-      jax.block_until_ready((act(run, prompts), one_iteration()))
-  columns = task.prompt_length + task.max_new_tokens
+      jax.block_until_ready((generate(run, prompts), one_iteration()))
+  columns = shape.num_tokens
   held = jax.eval_shape(
     lambda: cache_lib.init(
       transformer, batch_size=rows, num_columns=columns - 1
@@ -121,7 +124,7 @@ def measure(config, repeats, profile):
     'parameters': num_params,
     'sampler_seconds': sampler_seconds,
     'generated_tokens': int(jnp.sum(generation.completions.lengths)),
-    'decode_bytes': task.max_new_tokens
+    'decode_bytes': shape.max_new_tokens
     * (
       itemsize * num_params
       + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(held))

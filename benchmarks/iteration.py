@@ -39,103 +39,65 @@ SIZES = {
 }  # fmt: skip
 
 
-def build_parts(size: dict):
-  """Returns the parts of an iteration of this size, with random prompts."""
+def make(size: dict):
+  """Returns the parts of a run of this size, and a task of random prompts."""
   import jax
   import jax.numpy as jnp
-  import optax
 
+  from configs import base_small
   from replay_rl import base
-  from replay_rl.lm import architecture
-  from replay_rl.lm import model
-  from replay_rl.lm import sampler
-  from replay_rl.lm import scoring
-  from replay_rl.replay import compose
-  from replay_rl.rl import advantages
-  from replay_rl.rl import losses
-  from replay_rl.run import iteration
+  from replay_rl.run import build
   from replay_rl.tasks import task
 
+  config = base_small.on_policy(
+    'addition(num_digits=1, forget_probability=0.0)',  # Not used.
+    num_iterations=1,
+    learning_rate=1e-4,
+  )
+  fields = {
+    'model.d_model': size['d_model'],
+    'model.num_layers': size['layers'],
+    'model.num_heads': size['heads'],
+    'model.num_kv_heads': size['kv_heads'],
+    'model.head_dim': size['d_model'] // size['heads'],
+    'model.d_ff': size['d_ff'],
+    'model.qk_norm': True,
+    'sampler.num_prompts': size['prompts'],
+    'sampler.group_size': size['group'],
+    'replay.capacity': 4 * size['prompts'] * size['group'],
+    'loss.advantage': 'group_standardized(eps=1e-4)',
+    'optimizer.num_microbatches': size['microbatches'],
+  }
+  for path, value in fields.items():
+    section, field = path.split('.')
+    setattr(getattr(config, section), field, value)
+  shape = task.Shape(
+    vocab_size=size['vocab'],
+    prompt_length=size['prompt'],
+    max_new_tokens=size['new'],
+    eos_ids=(1,),
+    pad_id=0,
+  )
+
   def prompts_fn(rng_key, num_prompts):
-    shape = (num_prompts, size['prompt'])
-    tokens = jax.random.randint(rng_key, shape, 3, size['vocab'])
+    tokens = jax.random.randint(
+      rng_key, (num_prompts, size['prompt']), 3, size['vocab']
+    )
     lengths = jnp.full((num_prompts,), size['prompt'], jnp.int32)
-    return base.Prompts(tokens, lengths, references=())
+    prompt_id = jnp.zeros((num_prompts,), jnp.uint32)
+    return base.Prompts(tokens, lengths, prompt_id, references=())
 
   def reward_fn(responses, lengths, references):
     del lengths, references
     return (responses[:, 0] % 2).astype(jnp.float32)
 
-  transformer = architecture.TransformerConfig(
-    vocab_size=size['vocab'],
-    d_model=size['d_model'],
-    num_layers=size['layers'],
-    num_heads=size['heads'],
-    num_kv_heads=size['kv_heads'],
-    head_dim=size['d_model'] // size['heads'],
-    d_ff=size['d_ff'],
-    rope_theta=10_000.0,
-    rope_scaling=None,
-    norm_eps=1e-6,
-    qk_norm=True,
-    qkv_bias=False,
-    tied_embeddings=True,
-    max_context=size['prompt'] + size['new'],
-    compute_dtype='float32',
+  return build.experiment(config, shape).parts, task.Task(
+    shape=shape,
+    prompts_fn=prompts_fn,
+    reward_fn=reward_fn,
+    teacher_fn=lambda *_: None,
+    decode_fn=str,
   )
-  graphdef, params = model.init(transformer, jax.random.key(0))
-  generate_fn = functools.partial(
-    sampler.generate,
-    graphdef,
-    max_new_tokens=size['new'],
-    eos_ids=(1,),
-    pad_id=0,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-  )
-  parts = iteration.Parts(
-    task=task.Task(
-      vocab_size=size['vocab'],
-      prompt_length=size['prompt'],
-      max_new_tokens=size['new'],
-      eos_ids=(1,),
-      pad_id=0,
-      prompts_fn=prompts_fn,
-      reward_fn=reward_fn,
-      teacher_fn=lambda *_: None,
-      decode_fn=str,
-    ),
-    transformer=transformer,
-    init_params_fn=lambda key: model.init(transformer, key)[1],
-    generate_fn=generate_fn,
-    greedy_fn=generate_fn,
-    unbiased_fn=generate_fn,
-    logprobs_fn=functools.partial(
-      scoring.token_logprobs,
-      graphdef,
-      temperature=1.0,
-      chunk_size=None,
-      remat=False,
-    ),
-    optimizer=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-4)),
-    advantage_fn=functools.partial(advantages.group_standardized, eps=1e-4),
-    loss_fn=functools.partial(
-      losses.clipped_surrogate, clip_low=0.2, clip_high=0.28, dual_clip=None
-    ),
-    normalizer_fn=losses.token_mean,
-    compose_fn=compose.fresh_only,
-    keep_rule=None,
-    drop_zero_variance=False,
-    capacity=4 * size['prompts'] * size['group'],
-    num_prompts=size['prompts'],
-    group_size=size['group'],
-    lag_iterations=0,
-    updates_per_iteration=1,
-    num_microbatches=size['microbatches'],
-    histogram_bins=32,
-  )
-  return parts, params
 
 
 def measure_ours(size: dict, cache: str, repeats: int) -> dict:
@@ -144,14 +106,21 @@ def measure_ours(size: dict, cache: str, repeats: int) -> dict:
   import jax.numpy as jnp
 
   from replay_rl.lm import architecture
-  from replay_rl.run import iteration
+  from replay_rl.run import events
+  from replay_rl.run import schedule
+  from replay_rl.run import state
 
   jax.config.update('jax_compilation_cache_dir', cache)
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
-  parts, params = build_parts(size)
-  run = jax.jit(functools.partial(iteration.init, parts))(params, jnp.uint32(0))
+  parts, task = make(size)
+  params = parts.init_params_fn(jax.random.key(0))
+  run = jax.jit(functools.partial(state.init, parts))(
+    params, jnp.uint32(0), state.as_arrays(parts.hyper)
+  )
+  in_order = schedule.synchronous(0, updates_per_iteration=1)
+  actions = events.in_jax(parts, task)
   step = jax.jit(
-    functools.partial(iteration.iterate, parts=parts), donate_argnums=0
+    lambda run: events.cycle(run, in_order, actions), donate_argnums=0
   )
   started = time.perf_counter()
   run, measured = step(run)
@@ -168,21 +137,24 @@ def measure_ours(size: dict, cache: str, repeats: int) -> dict:
     (run, _), seconds = timed(step, run)
     whole.append(seconds)
 
+  def sample(run):
+    prompts = events.draw_prompts(run.seed, run.clock, parts, task)
+    return events.generate(events.policy(run), prompts, parts)
+
   stages = {
-    'sample': jax.jit(
-      lambda run: iteration.act(run, iteration.draw_prompts(run, parts), parts)
-    ),
-    'judge': jax.jit(functools.partial(iteration.judge, parts=parts)),
+    'sample': jax.jit(sample),
+    'judge': jax.jit(functools.partial(events.judge, task=task)),
     'insert': jax.jit(
-      functools.partial(iteration.remember, parts=parts), donate_argnums=0
+      functools.partial(events.remember, parts=parts), donate_argnums=0
     ),
     'learn': jax.jit(
-      functools.partial(iteration.learn, parts=parts), donate_argnums=0
+      functools.partial(events.learn, parts=parts, num_updates=1),
+      donate_argnums=0,
     ),
   }
   spent = {name: [] for name in stages}
   for _ in range(repeats + 1):
-    (run, generation), seconds = timed(stages['sample'], run)
+    generation, seconds = timed(stages['sample'], run)
     spent['sample'].append(seconds)
     rewards, seconds = timed(stages['judge'], generation)
     spent['judge'].append(seconds)
