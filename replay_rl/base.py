@@ -9,8 +9,8 @@ Dimension letters, used in docstrings and as suffixes of local arrays:
   G rollouts of a group    P prompts                         D model width
   H heads                  F fresh rollouts of an iteration  S seeds
 
-A number of a config is an array in the compiled program. `Scalar` is the type of
-a constant that may be a number or an array, see `constants`.
+A number of a config is an array in the compiled program. `Scalar` is the type
+of a constant that may be a number or an array, see `constants`.
 """
 
 from collections.abc import Callable
@@ -80,8 +80,8 @@ class Rollout(NamedTuple):
   advantages: `[B]` float32, computed within the group at generation, frozen.
   group_id: `[B]` int32, rollouts of one visit to a prompt share one id.
   prompt_id: `[B]` uint32, see `Prompts`.
-  rollout_id: `[B]` uint32, number of rollouts that the run generated before this
-    one, modulo 2^32.
+  rollout_id: `[B]` uint32, number of rollouts that the run generated before
+    this one, modulo 2^32.
   policy_version: `[B]` int32, learner step whose weights sampled the rollout.
   token_versions: `[B, T]` int32, learner step whose weights sampled each token;
     None where the weights cannot change during a response.
@@ -104,8 +104,8 @@ class BufferState(NamedTuple):
 
   rollouts: `Rollout` (or any pytree of arrays) with leading axis `[C]`.
   is_valid: `[C]` bool, True where the slot holds a rollout.
-  insert_index: `[C]` uint32, number of rollouts inserted before this one, modulo
-    2^32. Compare differences to `num_inserted`, because the values wrap around.
+  insert_index: `[C]` uint32, number of rollouts inserted before this one,
+    modulo 2^32. Compare differences to `num_inserted`: the values wrap around.
   times_sampled: `[C]` int32, uses of the rollout since it was inserted.
   last_sampled: `[C]` int32, learner step of the latest use; -1 before any.
   priorities: `[C]` float32, zero or within

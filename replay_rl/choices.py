@@ -2,8 +2,8 @@
 
 The text has the name of a function, its keyword constants as literals, and `*`
 or `+` between calls if the kind of the choice allows it. `ast` parses it, and
-nothing evaluates it. `my_module:my_rule(x=1)` imports the function. A choice may
-also be a function itself, or a `functools.partial` of one.
+nothing evaluates it. `my_module:my_rule(x=1)` imports the function. A choice
+may also be a function itself, or a `functools.partial` of one.
 """
 
 import ast

@@ -6,8 +6,8 @@ an `Interval`:
     def recency(state, step, *, half_life: Annotated[base.Scalar, POSITIVE]):
 
 `check` compares values with the annotations. A config calls it before any
-computation, and the decorator `checked` calls it before each call of a function.
-Arrays are not checked, because a traced array has no value.
+computation, and the decorator `checked` before each call of a function. Arrays
+are not checked, because a traced array has no value.
 """
 
 import functools

@@ -94,7 +94,7 @@ def train(
   stop_after: int | None = None,
   **functions: Callable,
 ) -> state.RunState:
-  """Trains a run to its last iteration, from the newest checkpoint in its folder.
+  """Trains a run to its last iteration, from its newest checkpoint if any.
 
   With many processes, all of them call it with the same arguments.
 
@@ -263,7 +263,7 @@ def _check_finite(
   lines: list[dict[str, Any]], manager: ocp.CheckpointManager
 ) -> None:
   for line in lines:
-    # Without an update on a valid row, loss and gradient are NaN: means of none.
+    # Without an update on a valid row, loss and gradient are NaN.
     has_loss = line['updates/applied'] + line['updates/refused'] > 0
     for name in ('reward', 'loss', 'grad_norm') if has_loss else ('reward',):
       if not math.isfinite(line[name]):

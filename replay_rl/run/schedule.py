@@ -1,8 +1,8 @@
 """Schedules: the events of each cycle of a run, in order.
 
 A schedule depends only on the number of the cycle, so a resumed run has the
-same events. Events are dataclasses, not NamedTuples, because two empty tuples of
-different types are equal.
+same events. Events are dataclasses, not NamedTuples, because two empty tuples
+of different types are equal.
 """
 
 import dataclasses

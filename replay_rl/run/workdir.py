@@ -101,12 +101,11 @@ def claim(
   _refuse(folder, 'config', changed, old, new)
   was, now = before.get('functions', {}), record['functions']
   _refuse(folder, 'functions', _differing(was, now), was, now)
+  was, now = before['versions'], record['versions']
+  old, new = old | was, new | now
+  differing += [name for name in now if now[name] != was.get(name)]
   return [
     f'{name} is {new.get(name)} now, was {old.get(name)}' for name in differing
-  ] + [
-    f'{name} is {version} now, was {before["versions"].get(name)}'
-    for name, version in record['versions'].items()
-    if version != before['versions'].get(name)
   ]
 
 
@@ -136,7 +135,7 @@ def _refuse(
 
 
 def versions() -> dict[str, str | None]:
-  """Returns the versions of Python and of `_PACKAGES`; None for a missing one."""
+  """Returns the versions of Python and of `_PACKAGES`; None if missing."""
   installed = {}
   for name in _PACKAGES:
     try:
