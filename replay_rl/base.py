@@ -1,7 +1,7 @@
-"""Record types and callable types shared by every module.
+"""Record types and callable types that all modules share.
 
-Imports nothing of ours. Records are NamedTuples of arrays, so that each is a
-pytree, can be checkpointed, and hides no static value.
+This module imports no other module of the package. Records are NamedTuples of
+arrays: each is a pytree without static values, so it can be checkpointed.
 
 Dimension letters, used in docstrings and as suffixes of local arrays:
   B rollouts in a batch    T tokens of prompt and response   V vocabulary
@@ -9,8 +9,8 @@ Dimension letters, used in docstrings and as suffixes of local arrays:
   G rollouts of a group    P prompts                         D model width
   H heads                  F fresh rollouts of an iteration  S seeds
 
-Scalars of a config are arrays in the compiled program; `Scalar` is the type of
-a constant that may be either, see `constants`.
+A number of a config is an array in the compiled program. `Scalar` is the type
+of a constant that may be a number or an array, see `constants`.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Metrics = dict[str, Array]
 
 
 class Prompts(NamedTuple):
-  """Questions for the policy, with what the verifier needs to judge answers.
+  """Prompts, with the references that the reward function needs.
 
   tokens: `[P, L]` int32, right-padded.
   lengths: `[P]` int32, tokens of each prompt, at least 1.
@@ -42,16 +42,15 @@ class Prompts(NamedTuple):
 
 
 class Completions(NamedTuple):
-  """What the sampler returns.
+  """Responses that the sampler returns.
 
-  tokens: `[B, T]` int32, prompt followed at once by its response,
-    right-padded; `T = L + R`.
+  tokens: `[B, T]` int32, prompt and response without a gap, right-padded;
+    `T = L + R`.
   loss_mask: `[B, T]` bool, True where the token was sampled from the policy,
     the end-of-sequence token included.
   behavior_logprobs: `[B, T]` float32, log-probability of each sampled token
-    under the distribution it was drawn from (temperature, top-k and top-p
-    included). Zero where not `loss_mask`.
-  full_logprobs: `[B, T]` float32, the same under the distribution before
+    after temperature, top-k and top-p. Zero where not `loss_mask`.
+  full_logprobs: `[B, T]` float32, log-probability after temperature and before
     top-k and top-p. Zero where not `loss_mask`.
   entropy: `[B, T]` float32, nats, of the distribution before top-k and top-p.
     Zero where not `loss_mask`.
@@ -71,7 +70,7 @@ class Completions(NamedTuple):
 
 
 class Rollout(NamedTuple):
-  """Sampled responses with all that is needed to reuse them off-policy.
+  """Sampled responses, with what off-policy learning from them needs.
 
   tokens: `[B, T]` int32, prompt and response, right-padded.
   loss_mask: `[B, T]` bool, True where the token was sampled from the policy.
@@ -80,9 +79,9 @@ class Rollout(NamedTuple):
   rewards: `[B]` float32, the verifier's score of the response.
   advantages: `[B]` float32, computed within the group at generation, frozen.
   group_id: `[B]` int32, rollouts of one visit to a prompt share one id.
-  prompt_id: `[B]` uint32, as of `Prompts`.
-  rollout_id: `[B]` uint32, rollouts that the run generated before this one,
-    modulo 2^32.
+  prompt_id: `[B]` uint32, see `Prompts`.
+  rollout_id: `[B]` uint32, number of rollouts that the run generated before
+    this one, modulo 2^32.
   policy_version: `[B]` int32, learner step whose weights sampled the rollout.
   token_versions: `[B, T]` int32, learner step whose weights sampled each token;
     None where the weights cannot change during a response.
@@ -105,8 +104,8 @@ class BufferState(NamedTuple):
 
   rollouts: `Rollout` (or any pytree of arrays) with leading axis `[C]`.
   is_valid: `[C]` bool, True where the slot holds a rollout.
-  insert_index: `[C]` uint32, how many rollouts were inserted before this one,
-    modulo 2^32. Compare by difference to `num_inserted`, never by size.
+  insert_index: `[C]` uint32, number of rollouts inserted before this one,
+    modulo 2^32. Compare differences to `num_inserted`: the values wrap around.
   times_sampled: `[C]` int32, uses of the rollout since it was inserted.
   last_sampled: `[C]` int32, learner step of the latest use; -1 before any.
   priorities: `[C]` float32, zero or within
@@ -129,12 +128,12 @@ class BufferState(NamedTuple):
 
 
 class Draw(NamedTuple):
-  """Slots chosen from weights.
+  """Slots drawn by weight.
 
-  slots: `[B]` int32. Where not `is_valid`, equal to C, one past the last slot.
+  slots: `[B]` int32; C, one past the last slot, where not `is_valid`.
   probs: `[B]` float32, probability of the slot in one draw; 0 if not valid.
   is_valid: `[B]` bool, False where no eligible slot was left to draw.
-  num_eligible: `[]` int32, slots of positive weight.
+  num_eligible: `[]` int32, slots with a positive weight.
   """
 
   slots: Array
@@ -152,7 +151,8 @@ class Batch(NamedTuple):
   is_fresh: `[B]` bool, True for rows generated in this iteration.
   probs: `[B]` float32, probability of the row's slot in one draw; 0 for rows
     that were not drawn, such as the fresh ones of an on-policy batch.
-  num_eligible: `[]` int32, slots the rows were drawn from.
+  num_eligible: `[]` int32, slots with a positive weight; the number of valid
+    rows in a batch that was not drawn.
   """
 
   rollouts: Rollout
@@ -164,15 +164,16 @@ class Batch(NamedTuple):
 
 
 class LearnerState(NamedTuple):
-  """The learner.
+  """The state of the learner.
 
-  params: the weights, a pytree.
-  opt_state: of the optimizer, a pytree.
-  gate_state: of the gate, a pytree.
-  step: `[]` int32, updates that changed the weights.
-  num_tried: `[]` int32, updates begun; with those that a gate refused and those
-    whose batch was empty.
-  num_empty_in_a_row: `[]` int32, latest updates without a valid row.
+  params: weights, a pytree.
+  opt_state: state of the optimizer, a pytree.
+  gate_state: state of the gate, a pytree.
+  step: `[]` int32, number of updates that changed the weights.
+  num_tried: `[]` int32, number of all updates, including those that a gate
+    refused and those without a valid row.
+  num_empty_in_a_row: `[]` int32, updates without a valid row since the last one
+    with a valid row.
   """
 
   params: PyTree
@@ -191,12 +192,12 @@ class LossInputs(NamedTuple):
   behavior_logprobs: `[B, T]` float, log mu of each token, by the sampler.
   advantages: `[B]` float.
   loss_mask: `[B, T]` bool, False on rows that are not valid.
-  age: `[B]` int32, learner steps since the policy of the rollout.
-  token_versions: as of `Rollout`.
+  age: `[B]` int32, learner steps since `policy_version`.
+  token_versions: see `Rollout`.
   reference_logprobs: `[B, T]` float, under a fixed reference policy.
-  proximal_logprobs: `[B, T]` float, under the weights that clipping is about.
-  statistics: what a `StatisticsFn` returned of the whole batch. A microbatch
-    sees the same statistics as every other one.
+  proximal_logprobs: `[B, T]` float, under the policy that clipping compares to.
+  statistics: result of a `StatisticsFn` for the whole batch, the same for each
+    microbatch.
   """
 
   logprobs: Array
@@ -222,15 +223,15 @@ class TokenLoss(NamedTuple):
 
 
 class Outcome(NamedTuple):
-  """What an update saw, before it changed the weights.
+  """Values of an update before it changes the weights.
 
   loss: `[]` float32.
   logprobs: `[B, T]` float32, of the batch under the learner's weights.
   is_clipped: `[B, T]` bool, tokens whose gradient a bound of the loss cut.
-  row_weights: `[B]` float32, what each row's loss was multiplied by.
-  grad_norm: `[]` float32, global, before clipping.
-  output_projection_grad_norm: `[]` float32, of the output projection alone
-    (with tied embeddings: of its use as output projection).
+  row_weights: `[B]` float32, factor of each row's loss.
+  grad_norm: `[]` float32, global norm of the gradient before clipping.
+  output_projection_grad_norm: `[]` float32, norm for the output projection;
+    with tied embeddings, without the gradient of the embedding of inputs.
   """
 
   loss: Array
@@ -242,10 +243,10 @@ class Outcome(NamedTuple):
 
 
 class Proposal(NamedTuple):
-  """An update that a gate is to judge.
+  """An update that a gate judges.
 
   batch: the rows.
-  outcome: what the loss said of them.
+  outcome: the loss and related values of these rows.
   gradients: pytree like the weights, before clipping and the optimizer.
   step: `[]` int32, learner step.
   num_updates_since_fresh: `[]` int32, updates tried before this one since the
@@ -260,12 +261,12 @@ class Proposal(NamedTuple):
 
 
 class Verdict(NamedTuple):
-  """What a gate decides.
+  """The decision of a gate.
 
-  is_accepted: `[]` bool; False leaves weights, optimizer and step as they are.
-  ends_reuse: `[]` bool; True leaves out the updates that remain until new
-    rollouts are generated.
-  rate_scale: `[]` float32, the learning rate is multiplied by it.
+  is_accepted: `[]` bool; False does not change weights, optimizer and step.
+  ends_reuse: `[]` bool; True leaves out the remaining updates until the run
+    generates new rollouts.
+  rate_scale: `[]` float32, factor of the learning rate.
   """
 
   is_accepted: Array
@@ -276,17 +277,17 @@ class Verdict(NamedTuple):
 class Gate(NamedTuple):
   """An update rule with a state, between the gradients and the optimizer.
 
-  init: () -> state, a pytree of arrays; () if there is none.
-  judge: (state, proposal) -> (verdict, new state). An update whose batch is
-    empty is not shown to it.
+  init: () -> state, a pytree of arrays; () for a gate without state.
+  judge: (state, proposal) -> (verdict, new state). The learner ignores both for
+    a batch without a valid row.
   """
 
   init: Callable[[], PyTree]
   judge: Callable[[PyTree, Proposal], tuple[Verdict, PyTree]]
 
 
-# (array, name of each axis or None) -> the same array, split over the devices
-# as these axes are, for activations. Names are those of `mesh.RULES`.
+# (activations, name of each axis in `mesh.RULES` or None) -> the same array,
+# split over the devices
 ConstrainFn = Callable[[Array, tuple[str | None, ...]], Array]
 # (buffer, learner step) -> how often to sample each slot, `[C]` float32, at
 # least 0. Weights multiply, and only their ratios matter.
@@ -304,24 +305,24 @@ FeedbackFn = Callable[[Batch, Outcome], Array]
 AdvantageFn = Callable[[Array, Array], Array]
 # inputs -> loss of each token
 LossFn = Callable[[LossInputs], TokenLoss]
-# inputs of a whole batch, no gradient -> pytree of arrays that no row has a
-# part of, such as a threshold
+# inputs of a whole batch, without gradient -> pytree of arrays without an axis
+# of rows, such as a threshold
 StatisticsFn = Callable[[LossInputs], PyTree]
 # loss_mask [B, T] -> weight of each token [B, T]; the loss is the weighted sum
 NormalizerFn = Callable[[Array], Array]
-# batch -> what each row's loss is multiplied by, [B] float32
+# batch -> factor of each row's loss, [B] float32
 RowWeightFn = Callable[[Batch], Array]
 # (responses [B, R], lengths [B], references [B, ...]) -> rewards [B]
 RewardFn = Callable[[Array, Array, PyTree], Array]
 
 
 def required(record: NamedTuple, field: str, reader: str) -> PyTree:
-  """Returns a field that may be None.
+  """Returns a field of a record, which must not be None.
 
   Args:
     record: such as `LossInputs` or `Rollout`.
-    field: of it.
-    reader: what needs the field, for the message.
+    field: name of the field.
+    reader: name of the function that needs the field, for the message.
 
   Raises:
     ValueError: the field is None.

@@ -1,8 +1,8 @@
 """Choices written as calls: `recency(half_life=8) * max_age(limit=16)`.
 
-A small grammar, parsed with `ast` and never evaluated: the name of a function,
-its keyword constants as literals, and `*` or `+` between calls where the kind
-of the choice allows it. `my_module:my_rule(x=1)` imports the function. A choice
+The text has the name of a function, its keyword constants as literals, and `*`
+or `+` between calls if the kind of the choice allows it. `ast` parses it, and
+nothing evaluates it. `my_module:my_rule(x=1)` imports the function. A choice
 may also be a function itself, or a `functools.partial` of one.
 """
 
@@ -28,7 +28,7 @@ from replay_rl import base
 from replay_rl import constants
 
 _LONGEST_TEXT = 2000  # Characters; a longer one could exhaust the parser.
-_COLON = '__colon__'  # An attribute instead of the colon of `module:name`.
+_COLON = '__colon__'  # Stands for the colon of `module:name`, for `ast`.
 _OPERATORS = {'*': ast.Mult, '+': ast.Add}
 _PARSE_ERRORS = (
   SyntaxError,
@@ -43,8 +43,8 @@ _PARSE_ERRORS = (
 class Kind(NamedTuple):
   """What may be chosen for a field.
 
-  functions: by name, those that a text may name without a module.
-  positionals: names of the positional arguments that each function takes.
+  functions: functions that a text may name without a module, by name.
+  positionals: names of the positional arguments of each function.
   operator: '*' or '+' if a text may join several calls, else ''.
   join: (functions) -> the function that joins them; None without an operator.
   """
@@ -59,14 +59,14 @@ class Choice(NamedTuple):
   """A choice whose names and constants are allowed.
 
   text: the choice as a call.
-  scalars: values of the constants that may be arrays, keyed `half_life`; where
-    functions are joined, keyed `recency.half_life`, and `recency_2.half_life`
-    for the second `recency`.
+  scalars: values of the constants that may be arrays, with keys such as
+    `half_life`; with several functions `recency.half_life`, and
+    `recency_2.half_life` for the second `recency`.
   bind: (scalars) -> the function with these and its other constants bound;
     keywords replace offered values.
   takes: names of the offered values that the functions take.
   record: for config.json: the text, and by `module:name` a hash of the source
-    of each function that is not one of the kind's own.
+    of each function that is not in `Kind.functions`.
   """
 
   text: str
@@ -79,8 +79,8 @@ class Choice(NamedTuple):
 class _Call(NamedTuple):
   """One function of a choice.
 
-  function: with the constants bound that are part of the program.
-  scalars: values of its other constants, by (name, key in `Choice.scalars`).
+  function: has the constants bound that are part of the program.
+  scalars: values of the other constants, by (name, key in `Choice.scalars`).
   takes: names of the offered values that it takes.
   """
 
@@ -119,12 +119,12 @@ def choose(
     field: name of the config field, for messages.
     choice: a call such as `group_standardized(eps=1e-6)`, or a function.
     kind: what may be chosen.
-    offered: values for keyword constants that the choice cannot give.
+    offered: values for keyword constants that the choice must not give.
 
   Raises:
-    ValueError: the choice is not a call, names a function that cannot be found
-      or has other arguments than the kind, or gives constants that are unknown,
-      missing, repeated or not allowed by their annotations.
+    ValueError: the choice is not a call; or its function does not exist or has
+      other arguments than the kind; or its constants are unknown, missing,
+      repeated or not what their annotations allow.
   """
   offered = offered or {}
   if isinstance(choice, str):
@@ -184,7 +184,7 @@ def _bind(
 
 
 def _operands(complaint: str, text: str, kind: Kind) -> list[ast.expr]:
-  """Returns what the operator joins, from left to right."""
+  """Returns the calls that the operator joins, from left to right."""
   if len(text) > _LONGEST_TEXT or not text.replace('\n', ' ').isprintable():
     raise ValueError(
       f'{complaint}must have at most {_LONGEST_TEXT} printable characters'
@@ -275,7 +275,7 @@ def _call(
   if missing:
     raise ValueError(f'{complaint}{missing}: must be given')
   constants.check(complaint, function, values)
-  # As a float also if it is written as an int: a program has one type for it.
+  # An int becomes a float, because a program has one type for the constant.
   scalars = {
     name: float(value) if float in known[name].types else value
     for name, value in values.items()
@@ -301,7 +301,7 @@ def _innermost(complaint: str, function: Callable) -> types.FunctionType:
 
 
 def _called(complaint: str, function: Callable) -> str:
-  """Returns a function given as such, as a call with the constants it binds."""
+  """Returns the text of a call of a function, with the constants it binds."""
   inner = _innermost(complaint, function)
   bound = []
   while isinstance(function, functools.partial):
@@ -341,15 +341,14 @@ def _positionals(function: Callable) -> tuple[str, ...]:
 
 
 def _source(complaint: str, value: Any, seen: set[int]) -> str:
-  """Returns a text that changes with what a function computes.
+  """Returns the source of a function, of its defaults and of its closure.
 
-  It has the source of the function and, for closures, partials and containers,
-  that of all that they hold. Global variables have no part in it.
+  Follows partials and containers, but not global variables.
 
   Args:
     complaint: start of a message.
-    value: a function, or what one holds.
-    seen: ids of functions whose source was already taken.
+    value: a function, or a value that a function holds.
+    seen: ids of functions that are already in the text.
   """
   text, parts = '', []
   if isinstance(value, functools.partial):

@@ -1,4 +1,4 @@
-"""What the programs that read a config have in common on the command line."""
+"""The command line of programs that read a config."""
 
 import sys
 
@@ -6,15 +6,15 @@ from absl import flags
 
 
 def parse(argv: list[str], own: flags.FlagValues = flags.FLAGS) -> list[str]:
-  """Parses flags; if one is wrong, names it in one line and exits with 2.
+  """Parses flags; for a wrong flag, prints one line and exits with status 2.
 
   Args:
-    argv: of the process.
-    own: the flags of the program, if they are not the global ones, so that it
-      can be imported beside others.
+    argv: the arguments of the process.
+    own: the flags of the program, if they are not the global flags; then other
+      programs can import its module.
 
   Returns:
-    The name of the program and the arguments that are no flags.
+    The name of the program and the arguments that are not flags.
   """
   try:
     if own is not flags.FLAGS:

@@ -1,14 +1,13 @@
-"""What the keyword constants of a public function may be, from its signature.
+"""Checks keyword constants of public functions against their annotations.
 
-A constant is annotated with its type and, if not all values make sense, with an
-`Interval`:
+The annotation of a constant has its type and, if only some values are allowed,
+an `Interval`:
 
     def recency(state, step, *, half_life: Annotated[base.Scalar, POSITIVE]):
 
-`check` compares values with the annotations. It serves both callers: a config
-that names the function, before anything is computed, and a direct call of a
-function that is decorated with `checked`. Arrays pass unread, since a traced
-one has no value.
+`check` compares values with the annotations. A config calls it before any
+computation, and the decorator `checked` before each call of a function. Arrays
+are not checked, because a traced array has no value.
 """
 
 import functools
@@ -64,13 +63,13 @@ FINITE = interval('(-inf, inf)')
 
 
 class Constant(NamedTuple):
-  """What a signature says of one keyword constant.
+  """What a signature allows for one keyword constant.
 
-  types: that a value may have, such as bool, int, float, str or NoneType; () if
-    the annotation says nothing that can be checked.
-  interval: of numbers; None for all, NaN included.
-  is_scalar: the annotation admits an array, so that the value is an input of
-    the compiled program and not part of it.
+  types: allowed types, such as bool, int, float, str or NoneType; () allows
+    all types.
+  interval: allowed numbers; None allows all, NaN included.
+  is_scalar: whether the annotation allows an array. Then the value is an input
+    of the compiled program, otherwise a part of it.
   default: `inspect.Parameter.empty` if a value must be given.
   """
 
@@ -85,7 +84,7 @@ def of_function(function: Callable) -> Mapping[str, Constant]:
   """Returns the keyword-only arguments of a function, by name.
 
   Args:
-    function: or a `functools.partial` of one.
+    function: a function, or a `functools.partial` of one.
 
   Raises:
     ValueError: an annotation cannot be evaluated.
@@ -110,12 +109,12 @@ def of_function(function: Callable) -> Mapping[str, Constant]:
 
 
 def check(owner: str, function: Callable, values: Mapping[str, Any]) -> None:
-  """Raises ValueError if a value is not what the signature allows.
+  """Raises ValueError if the signature does not allow a value.
 
   Args:
-    owner: start of the message, such as the config field that has the values.
-    function: whose keyword constants they are.
-    values: of some constants, by name. Arrays are not looked at.
+    owner: start of the message, such as the config field with the values.
+    function: has the keyword constants.
+    values: values of some constants, by name; arrays are not checked.
   """
   known = of_function(function)
   for name, value in values.items():
@@ -124,7 +123,7 @@ def check(owner: str, function: Callable, values: Mapping[str, Any]) -> None:
 
 
 def checked(function: Function) -> Function:
-  """Returns the function, which then checks its constants at each call."""
+  """Decorates a function to check its constants at each call."""
 
   @functools.wraps(function)
   def call(*args, **kwargs):
@@ -185,8 +184,7 @@ def _check_one(name: str, value: Any, constant: Constant) -> None:
   if isinstance(value, np.generic):
     value = value.item()
   allowed = constant.types
-  # An int is a number, and so fits a float. A bool is an int to Python, but is
-  # never meant as a number.
+  # An int also fits a float. A bool is an int in Python, but not here.
   fits = isinstance(value, allowed + ((int,) if float in allowed else ()))
   if isinstance(value, bool):
     fits = bool in allowed
@@ -198,7 +196,7 @@ def _check_one(name: str, value: Any, constant: Constant) -> None:
   if not isinstance(value, (int, float)) or isinstance(value, bool):
     return
   limits = constant.interval
-  # Bytes of a host never enter a program: their interval says how many.
+  # A wide interval marks a number that no program uses, such as bytes.
   is_wide = limits is not None and 2**31 <= limits.high < math.inf
   if not is_wide and not _fits_32_bits(value):
     raise ValueError(f'{name} = {shown(value)}: must fit a 32-bit number')
@@ -207,7 +205,7 @@ def _check_one(name: str, value: Any, constant: Constant) -> None:
 
 
 def _fits_32_bits(value: float) -> bool:
-  """Whether a number neither overflows nor becomes denormal in the program."""
+  """Whether a number neither overflows nor is denormal in 32 bits."""
   if isinstance(value, int):
     return -(2**31) <= value < 2**31
   limits = np.finfo(np.float32)

@@ -1,6 +1,6 @@
-"""How `--config.field=value` is read where ml_collections needs help.
+"""Parsers of `--config.field=value` for types that ml_collections lacks.
 
-ml_collections knows neither `Annotated` types nor dicts, and cannot say None.
+ml_collections parses neither `Annotated` types nor dicts nor None.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _PARSERS = {
 
 
 class DictParser(flags.ArgumentParser):
-  """Reads a dict, such as the shape of a mesh, as JSON; null is None."""
+  """Parses a dict in JSON, such as the shape of a mesh; null is None."""
 
   def parse(self, argument: Any) -> dict[str, Any] | None:
     """Returns the dict; raises ValueError if the text is not one."""
@@ -37,7 +37,7 @@ class DictParser(flags.ArgumentParser):
 
 
 class AnnotatedParser(flags.ArgumentParser):
-  """Reads a number or a text; the word None is None if the type allows it."""
+  """Parses a number or a text, and the word None if the type allows None."""
 
   def __init__(self, annotation: Any):
     """Takes an `Annotated` type, such as `Annotated[int | None, ...]`."""
@@ -52,13 +52,13 @@ class AnnotatedParser(flags.ArgumentParser):
 
 
 def register(settings: type) -> None:
-  """Registers a parser for each field of a dataclass, and of those in it."""
+  """Registers a parser for each field of a dataclass and of its sections."""
   config_flags.register_flag_parser_for_type(dict, DictParser())
   for field in dataclasses.fields(settings):
     kind: Any = field.type
     if typing.get_origin(kind) is Annotated:
       parser = AnnotatedParser(kind)
       config_flags.register_flag_parser_for_type(kind, parser)
-    for section in (kind, *typing.get_args(kind)):  # Of `Text | None` too.
+    for section in (kind, *typing.get_args(kind)):  # Also in `Text | None`.
       if isinstance(section, type) and dataclasses.is_dataclass(section):
         register(section)

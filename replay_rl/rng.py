@@ -1,7 +1,8 @@
-"""Named random streams: no key is stored, split or passed on anywhere.
+"""Named random streams, without keys that are stored or split.
 
-Each use of randomness names its stream and its place in logical time. So a
-resumed run needs no key, and a new stream does not disturb the others.
+Each use of randomness computes its key from the name of a stream and logical
+time. A resumed run therefore needs no stored key, and a new stream does not
+change the others.
 """
 
 import zlib
@@ -19,12 +20,12 @@ def stream_key(
 
   Args:
     seed: `[]` integer, the seed of the run.
-    stream: name of the use, such as 'generate'. Distinct names give
+    stream: name of the use, such as 'generate'. Different names give
       independent keys.
-    *indices: `[]` integers, the place in logical time, such as the iteration.
+    *indices: `[]` integers, logical time, such as the iteration.
 
   Returns:
-    `[]` typed key. Consume it once.
+    `[]` typed key. Use it once.
   """
   rng_key = jax.random.fold_in(jax.random.key(seed), _stable_hash(stream))
   for index in indices:
@@ -43,5 +44,5 @@ def mix(words: base.Array) -> base.Array:
 
 
 def _stable_hash(name: str) -> int:
-  # Python's hash() of a string changes from process to process.
+  # Python's hash() of a string is different in each process.
   return zlib.crc32(name.encode())

@@ -1,12 +1,13 @@
 """Trains a run: `python -m replay_rl.train --config=... --workdir=...`.
 
-The same command again continues the run where it stopped. SIGTERM saves a
-checkpoint and ends with status 143, so that a launcher can start it again.
+The same command continues a run that stopped. SIGTERM saves a checkpoint and
+ends the program with status 143, so that a launcher can start it again.
 
-On many hosts the same command runs once on each, with --distributed or with
---coordinator_address, --num_processes and --process_id; see run/processes.py.
-They share the folder. SIGTERM to one of them ends all, with the same step
-saved; one that dies ends all, with another status than 0.
+On many hosts, start the same command once on each, with --distributed or with
+--coordinator_address, --num_processes and --process_id; see
+parallel/processes.py. All processes share the folder. SIGTERM to one process
+saves a checkpoint and ends all. If one process dies, all others end with a
+status other than 0.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
 
 TERMINATED = 128 + signal.SIGTERM
-MAX_EMPTY_UPDATES = 10  # In a row; then the run stops.
+MAX_EMPTY_UPDATES = 10  # The run stops after so many in a row.
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'File of configs/, with --config.field=value to override.'
@@ -55,24 +56,26 @@ _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   False,
-  'Run over many processes, found by what a TPU pod, SLURM, Open MPI or '
-  'Kubernetes say.',
+  'Run over the many processes of a TPU pod, SLURM, Open MPI or Kubernetes '
+  'job, whose environment describes them.',
 )
 _COORDINATOR = flags.DEFINE_string(
   'coordinator_address',
   None,
-  'HOST:PORT of process 0, to run over many processes anywhere else.',
+  'HOST:PORT of process 0, to run over many processes elsewhere.',
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
-  'num_processes', None, 'Of the run; with --coordinator_address.'
+  'num_processes', None, 'Number of processes; with --coordinator_address.'
 )
 _PROCESS_ID = flags.DEFINE_integer(
-  'process_id', None, 'Of this process, from 0; with --coordinator_address.'
+  'process_id',
+  None,
+  'Number of this process, from 0; with --coordinator_address.',
 )
 _HEARTBEAT = flags.DEFINE_integer(
   'heartbeat_timeout',
   100,
-  'Seconds after which a silent process counts as dead, and all others end.',
+  'Seconds without a sign of a process, after which all others end.',
 )
 
 
@@ -81,7 +84,7 @@ class DivergedError(ValueError):
 
 
 class EmptyUpdatesError(ValueError):
-  """Update after update, no row could be learned from."""
+  """`MAX_EMPTY_UPDATES` updates in a row had no valid row."""
 
 
 def train(
@@ -91,24 +94,27 @@ def train(
   stop_after: int | None = None,
   **functions: Callable,
 ) -> state.RunState:
-  """Trains a run to its last iteration, from where its folder says it is.
+  """Trains a run to its last iteration, from its newest checkpoint if any.
 
   With many processes, all of them call it with the same arguments.
 
   Args:
     config: the run.
-    workdir: its folder, the same for all processes.
-    stop_after: iterations of the run after which to stop as on SIGTERM.
-    **functions: to use in place of what the config names, such as
-      `weights=my_rule`; see `build.experiment` for the kinds, and 'task' and
-      'reward'. The folder records a hash of their sources.
+    workdir: the folder of the run, the same for all processes.
+    stop_after: number of iterations of the run after which to save and return;
+      None for all.
+    **functions: replacements for what the config names, such as
+      `weights=my_rule`; the keys are those of `functions.KINDS`. The folder
+      records a hash of their sources.
 
   Returns:
-    The run, each array with a leading axis `[S]` of seeds.
+    The state of the run, each array `[S, ...]`.
 
   Raises:
-    ValueError: a setting that is not allowed, a folder that cannot be used, or
-      a run that diverged.
+    ValueError: a setting is not allowed, or the folder cannot be used.
+    DivergedError: a reward, loss or gradient is not finite.
+    EmptyUpdatesError: `MAX_EMPTY_UPDATES` updates in a row had no valid row.
+    SystemExit: after SIGTERM, with status `TERMINATED`.
   """
   workdir = pathlib.Path(workdir)
   with contextlib.ExitStack() as stack:
@@ -151,7 +157,11 @@ def _enter(
   functions: dict[str, Any],
   stack: contextlib.ExitStack,
 ) -> None:
-  """Holds the folder until the stack is left, if all processes may use it."""
+  """Locks the folder until the stack closes, and records config and functions.
+
+  Raises:
+    ValueError: processes differ, or the folder cannot be used.
+  """
   record = dataclasses.asdict(config)
   same = 'start all processes alike'
   processes.check_equal('config', record, same)
@@ -240,14 +250,14 @@ def _is_due(every: int, iteration: int) -> bool:
 def _check_not_empty(
   run: state.RunState, config: config_lib.Config, experiment: build.Experiment
 ) -> None:
-  """Raises EmptyUpdatesError if a seed has nothing to learn from."""
+  """Raises EmptyUpdatesError if a seed had too many empty updates in a row."""
   num_empty = int(np.max(jax.device_get(run.learner.num_empty_in_a_row)))
   if num_empty >= MAX_EMPTY_UPDATES:
     rule = experiment.chosen.get('replay.weights')
     raise EmptyUpdatesError(
-      f'{num_empty} updates in a row had no valid row to learn from: '
-      f'replay.weights = {rule and rule.text!r} gives no stored rollout a '
-      'positive weight, or replay.drop_zero_variance = '
+      f'empty updates in a row = {num_empty}: must be below '
+      f'{MAX_EMPTY_UPDATES}; replay.weights = {rule and rule.text!r} gives no '
+      'stored rollout a positive weight, or replay.drop_zero_variance = '
       f'{config.replay.drop_zero_variance} dropped every group'
     )
 
@@ -256,7 +266,7 @@ def _check_finite(
   lines: list[dict[str, Any]], manager: ocp.CheckpointManager
 ) -> None:
   for line in lines:
-    # Without an update on any row there is neither a loss nor a gradient.
+    # Without an update on a valid row, loss and gradient are NaN.
     has_loss = line['updates/applied'] + line['updates/refused'] > 0
     for name in ('reward', 'loss', 'grad_norm') if has_loss else ('reward',):
       if not math.isfinite(line[name]):
@@ -275,7 +285,7 @@ def _check_finite(
 
 @contextlib.contextmanager
 def _sigterm() -> Iterator[threading.Event]:
-  """Turns SIGTERM into an event, where a handler can be set."""
+  """Yields an event that SIGTERM sets, where Python allows a handler."""
   event = threading.Event()
   if threading.current_thread() is not threading.main_thread():
     yield event
@@ -291,10 +301,11 @@ def main(argv: list[str]) -> None:
   """Trains the run that the flags name."""
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {argv[1:]}')
-  absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax says a lot.
+  absl_logging.set_verbosity(absl_logging.WARNING)  # Hides Orbax's messages.
   try:
     if _WORKDIR.value is None or _CONFIG.value is None:
-      raise ValueError('--config and --workdir must be given')
+      name = '--config' if _CONFIG.value is None else '--workdir'
+      raise ValueError(f'{name} = None: must be given')
     processes.start(
       from_environment=_DISTRIBUTED.value,
       coordinator_address=_COORDINATOR.value,

@@ -379,7 +379,7 @@ class UserFunctionsTest(TrainTestCase):
     workdir = self.workdir()
     with self.assertRaisesRegex(
       train.EmptyUpdatesError,
-      '^10 updates in a row had no valid row to learn from: replay.weights = '
+      '^empty updates in a row = 10: must be below 10; replay.weights = '
       "'my_rules:nothing\\(\\)' gives no stored rollout a positive weight",
     ):
       train.train(

@@ -1,9 +1,9 @@
-"""The configuration of a run, and its checks.
+"""The config of a run, and its checks.
 
-Every setting of a run is a field here, with a value in a file of `configs/`;
-nothing else has defaults. A choice is written as the call it stands for, such
-as `recency(half_life=8) * max_age(limit=16)`: any public function of the module
-named beside the field, with its keyword constants. `build.py` resolves it.
+Every setting of a run is a field here, without a default; the files of
+`configs/` give the values. A function is chosen by a text like a call, such as
+`recency(half_life=8) * max_age(limit=16)`. The comment of the field names the
+module of these functions. `functions.py` resolves the text.
 
 The annotation of a field is its type and, for a number, its range. `validate`
 checks both with `constants.check`, and then the rules between fields.
@@ -34,8 +34,8 @@ Norm = Annotated[float, constants.interval('(0, inf]')]
 OptionalCount = Annotated[int | None, _AT_LEAST_1]
 OptionalPositive = Annotated[float | None, constants.POSITIVE]
 OptionalFraction = Annotated[float | None, constants.interval('(0, 1]')]
-# Annotated, as the numbers are, so that an override can say None.
-OptionalStr = Annotated[str | None, 'see overrides.AnnotatedParser']
+# `overrides.AnnotatedParser` reads the word None for this type.
+OptionalStr = Annotated[str | None, 'text or None']
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -45,19 +45,19 @@ class Model:
   With a checkpoint, a field that is None has the value of its `config.json`.
   """
 
-  vocab_size: OptionalCount  # Rows of the embedding; None: the task's.
-  d_model: OptionalCount
-  num_layers: OptionalCount
-  num_heads: OptionalCount
-  num_kv_heads: OptionalCount
-  head_dim: OptionalCount
-  d_ff: OptionalCount
-  rope_theta: OptionalPositive
-  rope_scaling: dict[str, float] | None  # Of architecture.RopeScaling.
-  norm_eps: OptionalPositive
+  vocab_size: OptionalCount  # Rows of the embedding; None: tokens of the task.
+  d_model: OptionalCount  # Channels of the residual stream.
+  num_layers: OptionalCount  # Transformer blocks.
+  num_heads: OptionalCount  # Query heads.
+  num_kv_heads: OptionalCount  # Key and value heads; divides num_heads.
+  head_dim: OptionalCount  # Channels of a head.
+  d_ff: OptionalCount  # Hidden channels of the feed-forward layer.
+  rope_theta: OptionalPositive  # Base of the wavelengths of RoPE.
+  rope_scaling: dict[str, float] | None  # Fields of architecture.RopeScaling.
+  norm_eps: OptionalPositive  # Added to the mean square in RMSNorm.
   qk_norm: bool | None  # RMSNorm on queries and keys, as in Qwen3.
   qkv_bias: bool | None  # As in Qwen2.5.
-  tied_embeddings: bool | None
+  tied_embeddings: bool | None  # Output projection = embedding.
   compute_dtype: str  # 'float32' or 'bfloat16'; weights are float32.
   checkpoint: OptionalStr  # Hugging Face folder; None: random weights.
 
@@ -66,35 +66,35 @@ class Model:
 class Text:
   """Problems in text, and the verifier of their answers."""
 
-  problems: str  # Folder that scripts/prepare_data.py made.
+  problems: str  # Folder that scripts/prepare_data.py wrote.
   split: str  # Part of `problems` to learn from, such as 'train'.
   evaluation_problems: OptionalStr  # Folder to evaluate on; None: none.
   evaluation_split: OptionalStr  # Part of `evaluation_problems`.
   tokenizer: str  # Folder with tokenizer.json, or vocab.json and merges.txt.
-  template: str  # Of a prompt; {problem} stands for the problem.
-  use_chat_template: bool  # Make the prompt a user's message.
-  system_message: OptionalStr  # None: none, or that of the chat template.
+  template: str  # Text of a prompt; {problem} stands for the problem.
+  use_chat_template: bool  # Write the prompt as a user's message.
+  system_message: OptionalStr  # None: the default of the chat template, if any.
   max_prompt_tokens: Count  # Prompts are padded to this length.
-  drop_long_prompts: bool  # Leave out longer prompts; else they are refused.
-  max_new_tokens: Count  # Of a response, end-of-sequence included.
+  drop_long_prompts: bool  # True leaves out longer prompts; False: an error.
+  max_new_tokens: Count  # Tokens of a response, end-of-sequence included.
   reward: str  # Sum of functions of tasks.text.rewards.
   num_workers: Count  # Processes that verify answers.
   answer_timeout: Positive  # Seconds for one answer.
-  memory_limit: NumBytes  # Address space of a worker.
-  max_answer_chars: Count  # The verifier counts longer answers as wrong.
+  memory_limit: NumBytes  # Bytes of address space of a worker.
+  max_answer_chars: Count  # Characters; a longer answer counts as wrong.
 
 
 @dataclasses.dataclass(kw_only=True)
 class WarmStart:
   """Supervised imitation of the task's teacher, before any reward."""
 
-  num_steps: Natural  # 0 starts from random weights.
-  batch_size: Count  # Rows per step.
+  num_steps: Natural  # Updates; 0 starts from random weights.
+  batch_size: Count  # Rows per update.
   learning_rate: NonNegative  # Peak; rises linearly, decays to 0 by a cosine.
-  warmup_steps: Natural
+  warmup_steps: Natural  # Updates until the peak.
   transform: str  # A function of rl.optimizers.
-  max_grad_norm: Norm  # As that of Optimizer.
-  seed: Natural  # All seeds of a run start from the same weights.
+  max_grad_norm: Norm  # See Optimizer.
+  seed: Natural  # Of weights and teacher; all seeds of a run share the result.
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -102,31 +102,29 @@ class Sampler:
   """Generation."""
 
   num_prompts: Count  # Prompts per iteration.
-  # Rollouts per prompt. Their mean is the baseline of the advantages.
-  group_size: Annotated[int, constants.interval('[2, inf)')]
-  # Above 0: greedy rollouts have no log-probabilities to learn from.
-  temperature: Positive
-  top_k: OptionalCount  # None: no truncation.
-  top_p: OptionalFraction  # None: no truncation.
-  weight_lag: Natural  # Learner steps by which the sampler's weights trail.
+  group_size: Annotated[int, constants.interval('[2, inf)')]  # Per prompt.
+  temperature: Positive  # Not 0, because greedy rollouts have no log-probs.
+  top_k: OptionalCount  # Most probable tokens to draw from; None: all.
+  top_p: OptionalFraction  # Probability mass to draw from; None: all.
+  weight_lag: Natural  # Learner steps from the sampler's weights to the newest.
 
 
 @dataclasses.dataclass(kw_only=True)
 class Replay:
   """What the buffer keeps, and what an update learns from.
 
-  `batch_size`, `weights` and `draw` are None where the function of `compose`
-  does not take them.
+  `batch_size`, `weights` and `draw` are None if the function in `compose` does
+  not take them.
   """
 
-  capacity: Count  # Rollouts, this iteration's included.
+  capacity: Count  # Rollouts, including those of the current iteration.
   batch_size: OptionalCount  # Rollouts per update.
-  updates_per_iteration: Positive  # With 2.5: two and three updates in turn.
+  updates_per_iteration: Positive  # 2.5 means two and three updates in turn.
   compose: str  # A function of replay.compose.
   weights: OptionalStr  # Product of functions of replay.weights.
   draw: OptionalStr  # A function of replay.sampling.
-  keep: str  # 'ring()': the newest; or a function of replay.keep.
-  feedback: OptionalStr  # Of replay.feedback; None: priorities never change.
+  keep: str  # 'ring()' keeps the newest; or a function of replay.keep.
+  feedback: OptionalStr  # Of replay.feedback; None: priorities stay.
   drop_zero_variance: bool  # Drop groups whose rewards are all equal.
 
 
@@ -137,8 +135,8 @@ class Loss:
   advantage: str  # A function of rl.advantages.
   policy: str  # A loss of rl.losses.
   normalizer: str  # A normalizer of rl.losses.
-  row_weights: OptionalStr  # Of rl.importance; None: all rows count the same.
-  statistics: OptionalStr  # Of rl.statistics; None: the loss takes none.
+  row_weights: OptionalStr  # Of rl.importance; None: all rows have weight 1.
+  statistics: OptionalStr  # Of rl.statistics; None: the loss needs none.
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -146,33 +144,32 @@ class Optimizer:
   """How a gradient changes the weights."""
 
   learning_rate: NonNegative  # Constant after the warm-up.
-  warmup_steps: Natural  # Linear, in updates. A cold Adam dips the reward.
+  warmup_steps: Natural  # Updates of a linear warm-up.
   transform: str  # A function of rl.optimizers.
-  gate: OptionalStr  # A function of rl.gates; None: every update is taken.
-  # Global norm that a larger gradient is scaled down to; inf: never.
-  max_grad_norm: Norm
-  num_microbatches: Count  # Splits an update's rows; the gradient is the same.
+  gate: OptionalStr  # A function of rl.gates; None: accepts every update.
+  max_grad_norm: Norm  # Clips the gradient's global norm; inf does not clip.
+  num_microbatches: Count  # Parts of an update's rows; saves memory.
   logits_chunk: OptionalCount  # Tokens whose logits exist at once; None: all.
-  remat: bool  # Compute activations again in the backward pass, to save memory.
+  remat: bool  # Recompute activations in the backward pass; saves memory.
 
 
 @dataclasses.dataclass(kw_only=True)
 class Evaluation:
-  """Evaluation on prompts of a stream of their own."""
+  """Evaluation on prompts that the run does not train on."""
 
   every: Natural  # Iterations; 0 never evaluates.
-  num_prompts: Count
+  num_prompts: Count  # Prompts per evaluation.
   num_samples: Count  # Samples per prompt at temperature 1, for pass@k.
 
 
 @dataclasses.dataclass(kw_only=True)
 class Logging:
-  """What is written while a run goes on."""
+  """What a run writes."""
 
-  histogram_bins: Count  # The last bin also counts all that is larger.
+  histogram_bins: Count  # Bins; the last one also counts all larger values.
   tensorboard: bool  # Also write TensorBoard files.
   samples_every: Natural  # Iterations between samples as text; 0 writes none.
-  num_samples: Count  # Rollouts of the buffer to write then, at most.
+  num_samples: Count  # Largest number of rollouts to write each time.
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -180,32 +177,32 @@ class Checkpoint:
   """When the run is saved."""
 
   every: Count  # Iterations.
-  keep: Count  # The newest checkpoints, which are not deleted.
+  keep: Count  # Newest checkpoints to keep.
 
 
 @dataclasses.dataclass(kw_only=True)
 class Mesh:
-  """Devices. One size may be -1: all devices that are left."""
+  """Devices. One size of a shape may be -1, for all remaining devices."""
 
   shape: dict[str, int]  # Sizes of the axes data, fsdp and tensor.
-  sampler_shape: dict[str, int] | None  # To generate on; None: the same mesh.
-  buffer_memory: str  # Of the rows of the buffer: 'device' or 'pinned_host'.
+  sampler_shape: dict[str, int] | None  # To generate on; None: `shape`.
+  buffer_memory: str  # Memory of the buffer's rows: one of BUFFER_MEMORIES.
 
 
 @dataclasses.dataclass(kw_only=True)
 class Config:
   """A run. The fields' comments give units; `configs/` gives values."""
 
-  name: str  # Of the arm, in tables and figures.
-  seed: Natural  # Seeds seed, seed + 1, ... are trained side by side.
-  num_seeds: Count
-  vmap_seeds: bool  # All at once; else in turn, each bit for bit as if alone.
-  num_iterations: Count
+  name: str  # Name of the arm in tables and figures.
+  seed: Natural  # First seed; the run trains seed, seed + 1, ...
+  num_seeds: Count  # S.
+  vmap_seeds: bool  # All seeds at once or in turn, see programs.over_seeds.
+  num_iterations: Count  # Cycles of the schedule.
   mu: NonNegative  # Cost of generating a rollout over that of training on it.
-  cache_dir: str  # Warm starts and compiled programs.
-  task: str  # One of functions.TASKS.
-  schedule: str  # When the weights travel: a function of run.schedule.
-  text: Text | None  # Of the task problems(); None for the others.
+  cache_dir: str  # Folder of warm starts and compiled programs.
+  task: str  # One of functions.TASKS, or problems().
+  schedule: str  # A function of run.schedule.
+  text: Text | None  # Settings of problems(); None for other tasks.
   model: Model
   warm_start: WarmStart
   sampler: Sampler
@@ -235,14 +232,14 @@ def model_of(name: str, *, checkpoint: str | None, compute_dtype: str) -> Model:
   longest = families.MODELS[name].max_context if name in families.MODELS else 1
   shape = families.shape(name, max_context=longest, compute_dtype=compute_dtype)
   fields = dataclasses.asdict(shape)
-  del fields['max_context']  # The run's own follows from prompt and response.
+  del fields['max_context']  # A run uses prompt length + response length.
   if shape.rope_scaling is not None:
     fields['rope_scaling'] = shape.rope_scaling._asdict()
   return Model(**fields, checkpoint=checkpoint)
 
 
 def pretrained(checkpoint: str, *, compute_dtype: str) -> Model:
-  """Returns the settings of a model whose shape is that of its checkpoint.
+  """Returns the settings of a model with the shape of its checkpoint.
 
   Args:
     checkpoint: Hugging Face folder.
@@ -254,7 +251,7 @@ def pretrained(checkpoint: str, *, compute_dtype: str) -> Model:
 
 
 def missing_shape(settings: Model) -> list[str]:
-  """Returns the fields without which there is no shape, and that are None."""
+  """Returns the fields that are None and that the shape needs."""
   return [
     name
     for name, value in dataclasses.asdict(settings).items()
@@ -264,7 +261,7 @@ def missing_shape(settings: Model) -> list[str]:
 
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
-  """Returns `{'replay.capacity': 1024, ...}`, one entry per field."""
+  """Returns all fields by their path, such as `{'replay.capacity': 1024}`."""
   fields = {}
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
@@ -276,13 +273,13 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def lag_in_iterations(config: Config) -> int:
-  """Returns by how many iterations the sampler's weights trail."""
+  """Returns `sampler.weight_lag` in iterations."""
   updates = fractions.Fraction(str(config.replay.updates_per_iteration))
   return int(config.sampler.weight_lag / updates)
 
 
 def validate(config: Config) -> None:
-  """Raises ValueError that names the first field, value and what is allowed."""
+  """Raises ValueError for the first value that is not allowed."""
   _check_fields(config)
   _check_model(config.model)
   _check_task(config)
@@ -301,7 +298,7 @@ def validate(config: Config) -> None:
   if memory != 'device' and config.num_seeds > 1:
     raise ValueError(
       f"mesh.buffer_memory = {memory!r}: must be 'device' for num_seeds = "
-      f'{config.num_seeds}; a program over seeds would move the buffer'
+      f'{config.num_seeds}, because a program over seeds moves the buffer'
     )
 
 
@@ -323,13 +320,11 @@ def _check_model(model: Model) -> None:
     raise ValueError(
       f'{names} = None: must be given where model.checkpoint = None'
     )
-  scaling = model.rope_scaling
-  names = architecture.RopeScaling._fields
+  scaling, names = model.rope_scaling, architecture.RopeScaling._fields
   if scaling is not None and not (
     set(scaling) == set(names)
     and all(
-      type(value) in (int, float) and 0 < value < math.inf
-      for value in scaling.values()
+      type(x) in (int, float) and 0 < x < math.inf for x in scaling.values()
     )
   ):
     raise ValueError(
@@ -354,13 +349,10 @@ def _check_task(config: Config) -> None:
       f'warm_start.num_steps = {steps}: must be 0 where model.checkpoint = '
       f'{config.model.checkpoint!r}'
     )
-  if (
-    config.evaluation.every
-    and text is not None
-    and text.evaluation_problems is None
-  ):
+  every = config.evaluation.every
+  if every and text is not None and text.evaluation_problems is None:
     raise ValueError(
-      f'evaluation.every = {config.evaluation.every}: must be 0 where '
+      f'evaluation.every = {every}: must be 0 where '
       'text.evaluation_problems = None'
     )
 
@@ -379,7 +371,7 @@ def _check_replay(config: Config) -> None:
       f'replay.capacity = {replay.capacity}: must be at least '
       f'replay.batch_size = {replay.batch_size}'
     )
-  # As a decimal, 0.1 is exact; as a float it would divide no whole number.
+  # The decimal 0.1 divides 1; the float 0.1 does not.
   updates = fractions.Fraction(str(replay.updates_per_iteration))
   if sampler.weight_lag % updates:
     raise ValueError(

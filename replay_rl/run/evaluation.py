@@ -1,4 +1,4 @@
-"""Evaluation during a run: the greedy reward, and pass@k of samples."""
+"""Evaluation during a run: rewards of greedy responses, and pass@k."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from replay_rl.tasks import task as task_lib
 def prompts_of_seed(
   seed: base.Array, *, task: task_lib.Task, num_prompts: int
 ) -> base.Prompts:
-  """Returns the evaluation prompts of a seed, `[P]`, the same at every call."""
+  """Returns the evaluation prompts of a seed, `[P]`, always the same."""
   return task.prompts_fn(
     rng.stream_key(seed, 'evaluation_prompts'), num_prompts
   )
@@ -31,18 +31,18 @@ def samples_of_seed(
 ) -> tuple[tuple[base.Completions, base.PyTree], ...]:
   """Samples responses to evaluation prompts.
 
-  The noise is the same at every call, so that two points of a learning curve
-  differ by their weights alone.
+  The random keys are the same at every call, so two points of a learning curve
+  differ only by their weights.
 
   Args:
     policy: the weights to evaluate.
     prompts: `[P]`.
-    parts: of the run.
+    parts: the functions of the run.
     num_samples: n, samples per prompt at temperature 1.
 
   Returns:
-    Completions and the reference of each: greedy, `[P]`, and sampled, `[P * n]`
-    with the samples of a prompt side by side.
+    (completions, references) of greedy responses, `[P]`, and of samples,
+    `[P * n]` with the samples of a prompt side by side.
   """
   return (
     _sample(policy, prompts, parts.greedy_fn, 1),
@@ -57,7 +57,7 @@ def rewards_of_seed(
   task: task_lib.Task,
   num_prompts: int,
 ) -> tuple[base.Array, base.Array]:
-  """Returns the rewards `[P, 1]` and `[P, n]` of these responses."""
+  """Returns the rewards `[P, 1]` and `[P, n]` for `samples_of_seed`."""
   greedy_rewards, sampled_rewards = (
     task.reward_fn(
       completions.responses, completions.lengths, references
@@ -117,20 +117,19 @@ def pass_at_k(
   """Returns 1 - C(n - c, k) / C(n, k), unbiased for the pass@k of each prompt.
 
   Chen et al., Evaluating Large Language Models Trained on Code,
-  https://arxiv.org/abs/2107.03374, equation 1: the chance that k of the n
-  samples, drawn without replacement, hold a correct one.
+  https://arxiv.org/abs/2107.03374, equation 1: the probability that k of the n
+  samples, drawn without replacement, contain a correct one.
 
   Args:
-    num_samples: int, n of each prompt; any shape that fits `num_correct`.
+    num_samples: int, n of each prompt; any shape that broadcasts.
     num_correct: int, c of each prompt.
     k: between 1 and the smallest n.
 
   Returns:
-    float64, of the shape to which the two broadcast.
+    float64, of the broadcast shape.
 
   Raises:
-    ValueError: if a count is no integer, or not 1 <= k <= n, or not
-      0 <= c <= n.
+    ValueError: a count is no integer, or not 1 <= k <= n, or not 0 <= c <= n.
   """
   samples, correct = np.broadcast_arrays(num_samples, num_correct)
   for name, counts in (('num_samples', samples), ('num_correct', correct)):
@@ -145,7 +144,7 @@ def pass_at_k(
       f'num_correct = {correct.tolist()}: must be between 0 and '
       f'num_samples = {samples.tolist()}'
     )
-  # C(n - c, k) / C(n, k) as k factors within [0, 1], so nothing overflows.
+  # A product of k factors in [0, 1] does not overflow, as C(n, k) would.
   drawn = np.arange(k)
   num_wrong_left = np.maximum((samples - correct)[..., None] - drawn, 0)
   return 1.0 - np.prod(num_wrong_left / (samples[..., None] - drawn), axis=-1)

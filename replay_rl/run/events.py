@@ -44,13 +44,9 @@ class Policy(NamedTuple):
 
 
 class Generation(NamedTuple):
-  """F = P x G responses of the sampler; ids as in `base.Rollout`.
+  """F = P x G responses of the sampler, `[F, ...]`; ids as in `base.Rollout`.
 
-  prompts: `[F]` prompts, each repeated for its group.
-  completions: `[F, ...]`.
-  group_id: `[F]` int32.
-  rollout_id: `[F]` uint32.
-  policy_version: `[F]` int32.
+  prompts: each repeated for its group.
   """
 
   prompts: base.Prompts
@@ -113,20 +109,20 @@ def cycle(
         run = actions.publish(run)
       case schedule.Remember():
         if generated is None:
-          raise ValueError(
-            f'schedule = {events}: must have a Generate before Remember'
-          )
+          raise _missing(events, 'Generate', 'Remember')
         run, fresh, measured = actions.remember(run, *generated)
         values |= measured
       case schedule.Learn():
         if fresh is None:
-          raise ValueError(
-            f'schedule = {events}: must have a Remember before Learn'
-          )
+          raise _missing(events, 'Remember', 'Learn')
         run, more = actions.learn(run, fresh, event.num_updates)
         updates = metrics.merge(updates, more) if updates else more
   clock = run.clock._replace(iteration=run.clock.iteration + 1)
   return run._replace(clock=clock), Measured(values, updates)
+
+
+def _missing(events: tuple, first: str, then: str) -> ValueError:
+  return ValueError(f'schedule = {events}: must have a {first} before {then}')
 
 
 def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
@@ -197,19 +193,13 @@ def generate(
   """Samples a group of responses to each prompt."""
   rows = jnp.arange(parts.num_fresh, dtype=jnp.uint32)
   rollout_id = policy.first_rollout_id + rows
-  prompts, rollout_id = mesh.split_rows(
-    (
-      jax.tree.map(
-        lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), prompts
-      ),
-      rollout_id,
-    )
+  prompts = jax.tree.map(
+    lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), prompts
   )
+  prompts, rollout_id = mesh.split_rows((prompts, rollout_id))
+  rng_key = rng.stream_key(policy.seed, 'generate')
   completions = parts.bind(policy.hyper).generate_fn(
-    policy.params,
-    rng.stream_key(policy.seed, 'generate'),
-    prompts,
-    rollout_id,
+    policy.params, rng_key, prompts, rollout_id
   )
   group_id = (rollout_id // jnp.uint32(parts.group_size)).astype(jnp.int32)
   version = jnp.full_like(group_id, policy.version)
@@ -236,7 +226,7 @@ def remember(
     run: the state.
     generation: F responses.
     rewards: `[F]` float32.
-    parts: the functions and sizes of the run.
+    parts: see `state.Parts`.
 
   Returns:
     The state, the F rows as a batch, and the metrics of the generation.
@@ -256,14 +246,15 @@ def remember(
   )
   has_variance = advantages_lib.group_has_variance(rewards, generation.group_id)
   is_kept = has_variance if parts.drop_zero_variance else None
+  keep_scores = None
+  if functions.keep_rule is not None:
+    keep_scores = functions.keep_rule(run.buffer, run.learner.step)
   stored, slots = buffer_lib.insert(
     run.buffer,
     rollouts,
     priorities=jnp.abs(rollouts.advantages),
     is_valid=is_kept,
-    keep_scores=functions.keep_rule(run.buffer, run.learner.step)
-    if functions.keep_rule
-    else None,
+    keep_scores=keep_scores,
   )
   num_tokens = jnp.sum(completions.lengths)
   ledger = ledger_lib.add(
@@ -305,11 +296,11 @@ def learn(
   Args:
     run: the state.
     fresh: `[F]` rows that `remember` returned.
-    parts: the functions and sizes of the run.
-    num_updates: U, 0 or more.
+    parts: see `state.Parts`.
+    num_updates: 0 or more.
 
   Returns:
-    The state, and the combined metrics of all updates.
+    The state, and the metrics of all updates together.
   """
   functions = parts.bind(run.hyper)
 
@@ -373,9 +364,8 @@ def _update(
     return learner, *zeros
 
   is_left_out = clock.is_reuse_ended
-  learner, outcome, status = jax.lax.cond(
-    is_left_out, leave_out, update, learner
-  )
+  results = jax.lax.cond(is_left_out, leave_out, update, learner)
+  learner, outcome, status = results
   batch = batch._replace(
     is_valid=batch.is_valid & ~is_left_out,
     slots=jnp.where(is_left_out, parts.capacity, batch.slots),

@@ -1,6 +1,7 @@
-"""What a run writes while it goes on: JSON Lines, TensorBoard, progress."""
+"""Writes the log of a run: JSON Lines, TensorBoard, a progress line."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import pathlib
@@ -23,16 +24,16 @@ from replay_rl.run import state
 
 
 def say(text: str) -> None:
-  """Tells the user what a program is doing; once, if in many processes."""
+  """Prints a text for the user, in process 0 only."""
   if processes.is_main():
     rich.print(rich.markup.escape(text))
 
 
 def plain(value: np.ndarray) -> Any:
-  """Returns a number or nested list that JSON can hold."""
+  """Returns an array as a number or as nested lists, for JSON."""
   if value.ndim or not np.issubdtype(value.dtype, np.floating):
     return value.tolist()
-  return float(str(value))  # The shortest text that reads as this float32.
+  return float(str(value))  # `str` gives the fewest digits of this float32.
 
 
 def lines(
@@ -41,13 +42,13 @@ def lines(
   transformer: architecture.TransformerConfig,
   mu: float,
 ) -> list[dict[str, Any]]:
-  """Returns the metrics of the iteration just done, one line per seed.
+  """Returns the metrics of an iteration, one line per seed.
 
   Args:
-    run: after the iteration.
-    measured: what its cycle reported.
+    run: the state after the iteration.
+    measured: the metrics of the cycle.
     transformer: shape of the model, for the FLOPs.
-    mu: cost of generating a rollout in units of training on one.
+    mu: see `ledger.prices`.
   """
   counters, host, seeds, steps, iterations = jax.device_get(
     (run.ledger, measured, run.seed, run.learner.step, run.clock.iteration)
@@ -63,57 +64,58 @@ def lines(
         'iteration': int(iterations[index]) - 1,
         'seed': seed,
         'learner_step': int(steps[index]),
+        **{name: plain(np.asarray(x[index])) for name, x in values.items()},
+        **{f'ledger/{name}': price for name, price in prices.items()},
+        'replay_ratio': prices['trained_rollouts'] / prices['rollouts'],
       }
-      | {
-        name: plain(np.asarray(value[index])) for name, value in values.items()
-      }
-      | {f'ledger/{name}': value for name, value in prices.items()}
-      | {'replay_ratio': prices['trained_rollouts'] / prices['rollouts']}
     )
   return written
 
 
 class LineWriter:
-  """Appends JSON lines, and takes back those of iterations done again.
+  """Appends JSON lines, after those of the iterations that a run keeps.
 
-  A run resumes from its last checkpoint. The lines of the iterations since
-  then, the last perhaps half-written, are cut off first; the run writes them
-  again. So the file of a resumed run equals that of an uninterrupted one.
+  A run resumes from its last checkpoint and repeats the iterations since then.
+  The writer first deletes the lines of these iterations, so the file of a
+  resumed run equals that of an uninterrupted one.
   """
 
   def __init__(self, path: pathlib.Path, iteration: int, *, has_gaps: bool):
     """Opens the file to continue with the lines of `iteration`.
 
     Args:
-      path: of the file.
-      iteration: of the first lines to come.
-      has_gaps: whether iterations may have no line. Else one without is an
-        error, for then the file is not that of this run.
+      path: the file.
+      iteration: the next iteration that the run does.
+      has_gaps: whether the iteration before it may have no line.
 
     Raises:
-      ValueError: lines of earlier iterations are missing.
+      ValueError: the file does not end with the iteration before it.
     """
     size, last = 0, -1
     if path.exists():
       with open(path, 'rb') as file:
         for line in file:
-          found = _iteration(line)
-          if found >= iteration:
+          of_line = _iteration(line)
+          if of_line >= iteration:
             break
-          size, last = size + len(line), int(found)
+          size, last = size + len(line), int(of_line)
     if last != iteration - 1 and not has_gaps:
       raise ValueError(
-        f'{path}: ends or is damaged at iteration {last + 1}, but the run '
-        f'continues at {iteration}; restore the file, or remove the '
-        'checkpoints after that iteration'
+        f'iterations of {path} = {last + 1}: must be at least the {iteration} '
+        'of the checkpoint; restore the file, or remove later checkpoints'
       )
     self._file = open(path, 'r+b' if path.exists() else 'wb')
     self._file.truncate(size)
     self._file.seek(0, 2)
 
   def write(self, **values: Any) -> None:
-    """Appends a line and hands it to the system; NaN is written as null."""
-    line = {name: _plain(value) for name, value in values.items()}
+    """Appends a line and flushes it; null stands for NaN and infinity."""
+    line = {
+      name: value
+      if not isinstance(value, float) or math.isfinite(value)
+      else None
+      for name, value in values.items()
+    }
     self._file.write(json.dumps(line, allow_nan=False).encode() + b'\n')
     self._file.flush()
 
@@ -131,13 +133,13 @@ class TensorBoardWriter:
       import tensorboardX
     except ImportError as error:
       raise ValueError(
-        'logging.tensorboard = True: needs the package tensorboardX; install '
-        'the extra [tensorboard], or set it to False'
+        'logging.tensorboard = True: must be False without the package '
+        'tensorboardX, which the extra [tensorboard] installs'
       ) from error
     self._writer = tensorboardX.SummaryWriter(str(folder), purge_step=iteration)
 
   def write(self, iteration: int, seed: int, **values: Any) -> None:
-    """Writes the numbers of one seed; lists and NaN are left to JSON Lines."""
+    """Writes the finite numbers of one seed; leaves out lists and NaN."""
     for name, value in values.items():
       if isinstance(value, (int, float)) and math.isfinite(value):
         self._writer.add_scalar(f'{name}/seed{seed}', value, iteration)
@@ -147,58 +149,46 @@ class TensorBoardWriter:
     self._writer.close()
 
 
+@dataclasses.dataclass
 class Log:
-  """All that a run writes."""
+  """The files and the progress line of a run, from iteration `first` on."""
 
-  def __init__(
-    self,
-    metrics: LineWriter,
-    timing: LineWriter,
-    samples: LineWriter | None,
-    board: TensorBoardWriter | None,
-    shown: rich.progress.Progress,
-    iteration: int,
-  ):
-    """Writes to the given places; the process began with `iteration`."""
-    self._metrics = metrics
-    self._timing = timing
-    self._samples = samples
-    self._board = board
-    self._shown = shown
-    self._first = iteration
-    self._seconds = 0.0
+  metrics: LineWriter
+  timing: LineWriter
+  samples: LineWriter | None
+  board: TensorBoardWriter | None
+  progress: rich.progress.Progress
+  first: int
+  seconds: float = 0.0  # Wall-clock of this process.
 
   def write(self, lines: Sequence[dict[str, Any]], seconds: float) -> None:
     """Writes an iteration.
 
     Args:
       lines: metrics, a line per seed.
-      seconds: of wall-clock, all seeds together. They go to a file of their
-        own, so that the metrics of a run repeat byte for byte.
+      seconds: wall-clock of all seeds together. It has its own file, so that
+        the metrics of a repeated run are the same byte for byte.
     """
     iteration = lines[0]['iteration']
     for line in lines:
-      self._metrics.write(**line)
-      if self._board is not None:
-        self._board.write(**line)
-    self._timing.write(
-      iteration=iteration, seconds=seconds, process=self._first
-    )
-    self._seconds += seconds
-    done = iteration + 1
-    self._shown.update(
+      self.metrics.write(**line)
+      if self.board is not None:
+        self.board.write(**line)
+    self.timing.write(iteration=iteration, seconds=seconds, process=self.first)
+    self.seconds += seconds
+    self.progress.update(
       rich.progress.TaskID(0),
-      completed=done,
+      completed=iteration + 1,
       reward=sum(line['reward'] for line in lines) / len(lines),
       tokens=sum(line['ledger/generated_tokens'] for line in lines),
-      rate=(done - self._first) / self._seconds,
+      rate=(iteration + 1 - self.first) / self.seconds,
     )
 
   def write_samples(self, lines: Sequence[dict[str, Any]]) -> None:
     """Writes sampled rollouts as text."""
-    assert self._samples is not None
+    assert self.samples is not None
     for line in lines:
-      self._samples.write(**line)
+      self.samples.write(**line)
 
 
 @contextlib.contextmanager
@@ -211,10 +201,22 @@ def open_all(
   tensorboard: bool,
   samples: bool,
 ) -> Iterator[Log]:
-  """Opens the log of a run that continues with `iteration`.
+  """Opens the log of a run.
 
-  Shows a progress line with the mean reward and the generated tokens of all
-  seeds, iterations per second and the time left.
+  The progress line shows the mean reward and the generated tokens of all seeds,
+  iterations per second and the time left.
+
+  Args:
+    folder: of the run.
+    name: of the run, for the progress line.
+    num_iterations: of the whole run.
+    iteration: the next iteration that the run does.
+    tensorboard: whether to write TensorBoard files too.
+    samples: whether to open a file for samples.
+
+  Raises:
+    ValueError: a file lacks lines of earlier iterations, or tensorboardX is not
+      installed.
   """
   columns = (
     rich.progress.TextColumn('{task.description}'),
@@ -230,22 +232,16 @@ def open_all(
     def opened(writer):
       return stack.enter_context(contextlib.closing(writer))
 
-    metrics = opened(
-      LineWriter(folder / 'metrics.jsonl', iteration, has_gaps=False)
-    )
-    timing = opened(
-      LineWriter(folder / 'timing.jsonl', iteration, has_gaps=False)
-    )
-    shown_samples = None
-    if samples:
-      shown_samples = opened(
-        LineWriter(folder / 'samples.jsonl', iteration, has_gaps=True)
-      )
+    def lines_of(file, has_gaps=False):
+      return opened(LineWriter(folder / file, iteration, has_gaps=has_gaps))
+
+    metrics, timing = lines_of('metrics.jsonl'), lines_of('timing.jsonl')
+    shown = lines_of('samples.jsonl', has_gaps=True) if samples else None
     board = None
     if tensorboard:
       board = opened(TensorBoardWriter(folder / 'tensorboard', iteration))
-    shown = stack.enter_context(rich.progress.Progress(*columns))
-    shown.add_task(
+    progress = stack.enter_context(rich.progress.Progress(*columns))
+    progress.add_task(
       name,
       total=num_iterations,
       completed=iteration,
@@ -253,18 +249,12 @@ def open_all(
       tokens=0,
       rate=0.0,
     )
-    yield Log(metrics, timing, shown_samples, board, shown, iteration)
+    yield Log(metrics, timing, shown, board, progress, iteration)
 
 
 def _iteration(line: bytes) -> float:
-  # A half-written or damaged line belongs to no iteration that is kept.
+  # A half-written or damaged line ends the lines that are kept.
   try:
     return json.loads(line)['iteration'] if line.endswith(b'\n') else math.inf
   except (ValueError, KeyError, TypeError):
     return math.inf
-
-
-def _plain(value: Any) -> Any:
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
-  return value

@@ -1,7 +1,7 @@
-"""What a run reports of its batches: pure functions, called inside the jit.
+"""Metrics of batches and of the buffer: pure functions, called inside the jit.
 
-A histogram counts in its last bin all values that are too large for a bin of
-their own, so that the counts always add up to the number of valid rows.
+The last bin of a histogram also counts all larger values, so the counts add up
+to the number of valid rows.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ from replay_rl.run import learner
 
 
 class Mean(NamedTuple):
-  """A mean in two parts, so that means over several updates stay exact."""
+  """A sum and its count, so that the mean over several updates is exact."""
 
   total: base.Array
   count: base.Array
 
 
 class UpdateMetrics(NamedTuple):
-  """Metrics of updates, by how those of several updates combine."""
+  """Metrics of updates, by how they combine over several updates."""
 
   means: dict[str, Mean]
   maxima: dict[str, base.Array]
@@ -44,11 +44,10 @@ def of_update(
   """Returns the metrics of one update.
 
   Args:
-    batch: the rows of the update; none valid where it was left out.
-    outcome: what the learner saw.
-    status: what became of the update.
-    state: the buffer before these uses were marked.
-    step: `[]` int32, learner step of the update.
+    batch: the rows; none is valid if the update was left out.
+    outcome, status: what `learner.update` returned.
+    state: the buffer before `mark_sampled`.
+    step: `[]` int32, learner step before the update.
     num_bins: bins of a histogram, overflow included.
   """
   rollouts = batch.rollouts
@@ -67,7 +66,7 @@ def of_update(
   has_rows = jnp.any(batch.is_valid)
 
   def of_one(value):
-    # An update without rows has no loss that a mean could count.
+    # The mean over updates leaves out an update without rows.
     return Mean(jnp.where(has_rows, value, 0), has_rows.astype(jnp.float32))
 
   return UpdateMetrics(
@@ -88,17 +87,15 @@ def of_update(
       'buffer/num_eligible': of_one(batch.num_eligible),
     },
     maxima={
-      # Zero but for rounding: sampler and learner have the same weights. Where
-      # top-k or top-p truncates, it also holds the truncated mass.
+      # Only rounding, because sampler and learner have the same weights; with
+      # top-k or top-p also the truncated probability.
       'sampler_learner_gap': jnp.max(
         jnp.where(is_on_policy_B[:, None], gaps_BT, 0.0)
       ),
     },
     sums={
       'updates/applied': status.is_applied.astype(jnp.int32),
-      # Its batch had no valid row.
       'updates/empty': status.is_empty.astype(jnp.int32),
-      # By the gate, after the gradient was computed.
       'updates/refused': status.is_refused.astype(jnp.int32),
       'histogram/staleness': histogram(
         age_B, batch.is_valid, num_bins=num_bins
@@ -117,10 +114,9 @@ def of_overwritten(
 
   Args:
     before: the buffer before the insert.
-    slots: `[F]` int32, where the insert wrote; C where it did not.
-    num_bins: bins of the histogram.
+    slots: `[F]` int32, slots that the insert wrote; C for rows left out.
+    num_bins: bins of the histogram, overflow included.
   """
-  # A slot C reads as one that was never valid.
   was_valid = before.is_valid.at[slots].get(mode='fill', fill_value=False)
   uses = before.times_sampled.at[slots].get(mode='fill', fill_value=0)
   return {
@@ -133,10 +129,10 @@ def of_overwritten(
 
 
 def total(stacked: UpdateMetrics) -> UpdateMetrics:
-  """Returns the metrics of several updates, given with a leading axis `[U]`."""
+  """Combines the metrics of several updates, stacked on an axis `[U]`."""
   return UpdateMetrics(
     means=jax.tree.map(lambda x: jnp.sum(x, axis=0), stacked.means),
-    # Of no update at all it is 0; a gap is never below.
+    # The maximum of no update is 0, because no gap is negative.
     maxima={
       name: jnp.max(x, axis=0, initial=0.0)
       for name, x in stacked.maxima.items()
@@ -146,7 +142,7 @@ def total(stacked: UpdateMetrics) -> UpdateMetrics:
 
 
 def merge(one: UpdateMetrics, other: UpdateMetrics) -> UpdateMetrics:
-  """Returns the metrics of all updates that two records tell of."""
+  """Combines two records of updates."""
   return UpdateMetrics(
     means=jax.tree.map(jnp.add, one.means, other.means),
     maxima=jax.tree.map(jnp.maximum, one.maxima, other.maxima),
@@ -155,10 +151,10 @@ def merge(one: UpdateMetrics, other: UpdateMetrics) -> UpdateMetrics:
 
 
 def as_numbers(updates: UpdateMetrics) -> dict[str, np.ndarray]:
-  """Returns NumPy values, `[S]` or `[S, bins]`, of metrics on the host.
+  """Returns metrics on the host as NumPy arrays, `[S]` or `[S, bins]`.
 
-  A mean over nothing, such as the clip fraction of replayed rows where none
-  were replayed, is NaN.
+  A mean of no rows is NaN, such as the clip fraction of replayed rows in an
+  on-policy update.
   """
   values: dict[str, Any] = {**updates.maxima, **updates.sums}
   with np.errstate(invalid='ignore'):
@@ -170,18 +166,18 @@ def as_numbers(updates: UpdateMetrics) -> dict[str, np.ndarray]:
 def histogram(
   values: base.Array, mask: base.Array, *, num_bins: int
 ) -> base.Array:
-  """Counts integers: the ages of a batch, or the uses of the buffer's slots.
+  """Counts integers.
 
   Args:
     values: `[N]` int, 0 or more.
-    mask: `[N]` bool, which of them to count.
+    mask: `[N]` bool, which values to count.
     num_bins: bins for 0, 1, ..., and for all from `num_bins - 1` on.
 
   Returns:
     `[num_bins]` int32.
 
   Raises:
-    ValueError: if there is no bin.
+    ValueError: `num_bins` is below 1.
   """
   chex.assert_rank([values, mask], 1)
   chex.assert_equal_shape([values, mask])
@@ -202,17 +198,16 @@ def steps_since_last_use_histogram(
 ) -> base.Array:
   """Counts learner steps between a use of a rollout and the use before it.
 
-  The third histogram of figure 2 of https://arxiv.org/abs/2604.08706. Where
-  one batch holds a slot several times, each use after the first was last used
-  0 steps ago.
+  The third histogram of figure 2 of https://arxiv.org/abs/2604.08706. If a slot
+  is several times in a batch, each repeat counts as 0 steps.
 
   Args:
-    last_sampled: `[B]` int32, learner step of the latest use of the slot before
-      this update; -1 before any.
+    last_sampled: `[B]` int32, `BufferState.last_sampled` of each row, before
+      this update.
     slots: `[B]` int32, the buffer slot of each row.
     is_valid: `[B]` bool, which rows to count.
     step: `[]` int32, the learner step of this update.
-    num_bins: bins for 0, 1, ..., and for all from `num_bins - 1` on.
+    num_bins: as in `histogram`.
 
   Returns:
     `[1 + num_bins]` int32: first uses, then uses after k steps at index 1 + k.

@@ -1,17 +1,13 @@
-"""The meshes of a run, and where its arrays live on them."""
+"""The meshes of a run, and the shardings of its arrays."""
 
 import jax
 import optax
 
 from replay_rl import base
-from replay_rl.lm import architecture
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import storage
 from replay_rl.run import config as config_lib
 from replay_rl.run import state
-
-# Name, logical axis and size of what a mesh splits.
-_Sizes = list[tuple[str, str, int]]
 
 
 def of_params(
@@ -20,9 +16,10 @@ def of_params(
   """Returns the sharding of each weight, by the rules of `mesh.RULES`.
 
   Args:
-    param_axes: the logical axes of each weight, as `model.logical_axes` gives.
+    param_axes: the logical axes of each weight, see `model.logical_axes`.
     mesh: the devices.
-    num_leading_axes: axes before these, of seeds or versions, not split.
+    num_leading_axes: axes of seeds and versions before them, which no mesh axis
+      splits.
   """
   leading = (None,) * num_leading_axes
   return jax.tree.map(
@@ -42,20 +39,20 @@ def of_run(
   *,
   buffer_memory: str,
 ) -> state.RunState:
-  """Returns the sharding of each array of a run with a leading axis of seeds.
+  """Returns the sharding of each array of a run.
 
-  Weights, what the optimizer keeps for them, and the rows of the buffer are
-  split by the rules of `mesh.RULES`; all else is whole on every device.
+  `mesh.RULES` splits the weights, the optimizer's arrays of the same shapes and
+  the rows of the buffer. Each device has the whole of all other arrays.
 
   Args:
-    run: arrays or `jax.ShapeDtypeStruct`s.
-    param_axes: the logical axes of each weight, as `model.logical_axes` gives.
-    optimizer: whose state the run holds.
+    run: arrays `[S, ...]` or `jax.ShapeDtypeStruct`s.
+    param_axes: the logical axes of each weight, see `model.logical_axes`.
+    optimizer: its state is `run.learner.opt_state`.
     mesh: the devices.
     buffer_memory: 'device' or 'pinned_host', see `storage.place`.
 
   Raises:
-    ValueError: if the mesh does not divide the capacity of the buffer.
+    ValueError: the mesh does not divide the capacity of the buffer.
   """
   storage.check_capacity(run.buffer.is_valid.shape[1], mesh)
   whole = mesh_lib.whole(mesh)
@@ -90,30 +87,27 @@ def of_run(
 def meshes_of_run(
   config: config_lib.Config, parts: state.Parts
 ) -> tuple[jax.sharding.Mesh, jax.sharding.Mesh | None]:
-  """Returns the mesh of a run, and that of its sampler if it has its own.
+  """Returns the mesh of a run, and the mesh of its sampler or None.
 
   Args:
     config: the run.
-    parts: what was built from it.
+    parts: what `build.experiment` made of it.
 
   Raises:
-    ValueError: a shape that is not one of these devices, or that does not
-      divide what it splits.
+    ValueError: a shape does not fit the devices, or does not divide the arrays.
   """
-  mesh = mesh_lib.make(config.mesh.shape)
+  mesh, sampler_mesh = mesh_lib.make(config.mesh.shape), None
   shape = config.mesh.sampler_shape
-  if shape is None:
-    check_meshes(config, parts, mesh, None)
-    return mesh, None
-  try:
-    sampler_mesh = mesh_lib.make(shape, mesh.devices.flatten().tolist())
-  except ValueError as error:
-    raise ValueError(f'mesh.sampler_shape, as a {error}') from error
-  if sampler_mesh.size != mesh.size:
-    raise ValueError(
-      f'mesh.sampler_shape = {dict(shape)}: must use all {mesh.size} devices '
-      f'of mesh.shape = {dict(mesh.shape)}'
-    )
+  if shape is not None:
+    try:
+      sampler_mesh = mesh_lib.make(shape, mesh.devices.flatten().tolist())
+    except ValueError as error:
+      raise ValueError(f'mesh.sampler_shape, as a {error}') from error
+    if sampler_mesh.size != mesh.size:
+      raise ValueError(
+        f'mesh.sampler_shape = {dict(shape)}: must use all {mesh.size} devices '
+        f'of mesh.shape = {dict(mesh.shape)}'
+      )
   check_meshes(config, parts, mesh, sampler_mesh)
   return mesh, sampler_mesh
 
@@ -124,53 +118,43 @@ def check_meshes(
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
   sampler_mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None,
 ) -> None:
-  """Raises ValueError if a mesh does not divide what it would split.
+  """Raises ValueError if a mesh does not divide an array that it splits.
 
   Args:
     config: the run.
-    parts: what was built from it.
-    mesh: its devices.
-    sampler_mesh: where it generates; None for the same.
+    parts: what `build.experiment` made of it.
+    mesh: the devices of the run.
+    sampler_mesh: the devices that generate; None for `mesh`.
   """
-  weights = _weights(parts.transformer)
-  generated = (
-    'sampler.num_prompts x sampler.group_size',
-    'rows',
-    parts.num_fresh,
-  )
-  num_rows = parts.num_rows
-  learned: _Sizes = [
+  transformer, num_rows = parts.transformer, parts.num_rows
+  rows_of_microbatch = f'{num_rows} / optimizer.num_microbatches'
+  # Name, logical axis and size of what a mesh splits.
+  on_both = [
+    ('model.num_heads', 'heads', transformer.num_heads),
+    ('model.num_kv_heads', 'kv_heads', transformer.num_kv_heads),
+    ('model.d_ff', 'mlp', transformer.d_ff),
+    ('model.vocab_size', 'vocab', transformer.vocab_size),
+    ('model.d_model', 'embed', transformer.d_model),
+    ('sampler.num_prompts x sampler.group_size', 'rows', parts.num_fresh),
+  ]
+  learned = [
     ('rows of an update', 'rows', num_rows),
     (
-      f'rows of a microbatch ({num_rows} / optimizer.num_microbatches)',
+      f'rows of a microbatch ({rows_of_microbatch})',
       'rows',
       num_rows // parts.num_microbatches,
     ),
     ('replay.capacity', 'slots', parts.capacity),
   ]
   if config.warm_start.num_steps:
-    learned.append(
-      ('warm_start.batch_size', 'rows', config.warm_start.batch_size)
-    )
-  sampled: _Sizes = []
+    num_rows = config.warm_start.batch_size
+    learned.append(('warm_start.batch_size', 'rows', num_rows))
+  sampled = []
   if config.evaluation.every:
-    sampled.append(
-      ('evaluation.num_prompts', 'rows', config.evaluation.num_prompts)
-    )
-  mesh_lib.check(mesh, 'mesh.shape', [*weights, generated, *learned])
+    num_prompts = config.evaluation.num_prompts
+    sampled.append(('evaluation.num_prompts', 'rows', num_prompts))
+  mesh_lib.check(mesh, 'mesh.shape', [*on_both, *learned])
   if sampler_mesh is None:
     mesh_lib.check(mesh, 'mesh.shape', sampled)
   else:
-    mesh_lib.check(
-      sampler_mesh, 'mesh.sampler_shape', [*weights, generated, *sampled]
-    )
-
-
-def _weights(transformer: architecture.TransformerConfig) -> _Sizes:
-  return [
-    ('model.num_heads', 'heads', transformer.num_heads),
-    ('model.num_kv_heads', 'kv_heads', transformer.num_kv_heads),
-    ('model.d_ff', 'mlp', transformer.d_ff),
-    ('model.vocab_size', 'vocab', transformer.vocab_size),
-    ('model.d_model', 'embed', transformer.d_model),
-  ]
+    mesh_lib.check(sampler_mesh, 'mesh.sampler_shape', [*on_both, *sampled])

@@ -1,8 +1,8 @@
-"""Schedules: which events a cycle of a run has, and in which order.
+"""Schedules: the events of each cycle of a run, in order.
 
-A schedule is a function of the number of the cycle alone, so that a resumed run
-goes on with the events it would have had. Events are dataclasses and no tuples,
-because two empty tuples of different types are equal.
+A schedule depends only on the number of the cycle, so a resumed run has the
+same events. Events are dataclasses, not NamedTuples, because two empty tuples
+of different types are equal.
 """
 
 import dataclasses
@@ -42,14 +42,13 @@ def synchronous(
 ) -> tuple[Event, ...]:
   """Returns generate, publish, remember and U updates.
 
-  U may be a fraction: after n cycles floor(n U) updates are made, so that 2.5
-  gives two and three in turn. The weights are published before the updates,
-  while the sampler still uses older ones: with N publications kept, cycle i
-  generates with the weights at the beginning of cycle i - N.
+  U may be a fraction: n cycles have floor(n U) updates, so 2.5 gives two and
+  three in turn. `Publish` comes before the updates: with N publications, cycle
+  i generates with the weights at the beginning of cycle i - N.
 
   Args:
-    iteration: number of the cycle.
-    updates_per_iteration: U, as written in the config: 0.1 is one tenth.
+    iteration: number of the cycle, from 0.
+    updates_per_iteration: U, read as a decimal: 0.1 is exactly one tenth.
   """
   rate = fractions.Fraction(str(updates_per_iteration))
   num_updates = int((iteration + 1) * rate) - int(iteration * rate)

@@ -1,9 +1,8 @@
-"""The state of a run, and what its events are made of.
+"""The state of a run, and the parts that its events use.
 
-A run is one pytree, `RunState`. What does not change during a run is in
-`Parts`: sizes that set shapes, and functions. The numbers of the config that
-set no shape are in the state, as arrays: `Parts.bind` puts them into the
-functions, inside the compiled program.
+A run is one pytree, `RunState`. `Parts` holds functions and the sizes that set
+shapes. Numbers of the config that set no shape are arrays in the state, and
+`Parts.bind` passes them to the functions inside the compiled program.
 """
 
 from collections.abc import Callable
@@ -31,12 +30,12 @@ Hyper = Mapping[str, Mapping[str, base.Scalar]]
 class Clock(NamedTuple):
   """Logical time.
 
-  iteration: `[]` int32, cycles of the schedule that are done.
-  num_rollouts: `[]` uint32, rollouts generated so far, modulo 2^32; the
-    `rollout_id` of the next one.
+  iteration: `[]` int32, finished cycles of the schedule.
+  num_rollouts: `[]` uint32, rollouts generated so far, modulo 2^32; also the
+    `rollout_id` of the next rollout.
   num_updates_since_fresh: `[]` int32, updates tried since the latest rollouts
     were remembered.
-  is_reuse_ended: `[]` bool, whether a gate ended the updates on them.
+  is_reuse_ended: `[]` bool, whether a gate ended the updates since then.
   """
 
   iteration: base.Array
@@ -48,12 +47,11 @@ class Clock(NamedTuple):
 class SamplerState(NamedTuple):
   """The latest N publications of the learner's weights, a ring.
 
-  The sampler uses the oldest of them, which the next publication overwrites.
+  The sampler uses the oldest publication. The next one overwrites it.
 
   params: pytree with a leading axis `[N]`.
-  version: `[N]` int32, the learner step of each.
-  num_published: `[]` int32, publications so far, the initial weights not
-    counted.
+  version: `[N]` int32, the learner step of each publication.
+  num_published: `[]` int32, publications so far, without the initial weights.
   """
 
   params: base.PyTree
@@ -64,14 +62,14 @@ class SamplerState(NamedTuple):
 class RunState(NamedTuple):
   """All that changes during a run, and all that is checkpointed.
 
-  seed: `[]` uint32, from which every random key follows.
+  seed: `[]` uint32, determines every random key.
   clock: logical time.
   hyper: the numbers of the config that set no shape, as arrays `[]`.
-  sampler: the weights that generate; None if these are the learner's own, so
-    that each update publishes itself.
+  sampler: the weights that generate; None if the sampler uses the weights of
+    the learner.
   learner: the learner.
   buffer: the replay buffer.
-  ledger: counters of what was generated and trained on.
+  ledger: counters of generated and trained rollouts and tokens.
   """
 
   seed: base.Array
@@ -87,12 +85,12 @@ class Functions(NamedTuple):
   """The functions of the events, with the numbers of `RunState.hyper` bound.
 
   generate_fn: samples with the settings of the config.
-  update: what an update is made of.
+  update: the functions of an update.
   advantage_fn: compares the rewards of a group.
   compose_fn: makes the batch of an update.
-  keep_rule: scores the slots that an insert may overwrite; None lets the oldest
-    rollout go first.
-  feedback_fn: new priorities of the rows of an update; None leaves them.
+  keep_rule: scores the slots that an insert may overwrite; None overwrites the
+    oldest rollout.
+  feedback_fn: new priorities of the rows of an update; None changes none.
   """
 
   generate_fn: GenerateFn
@@ -104,22 +102,23 @@ class Functions(NamedTuple):
 
 
 class Parts(NamedTuple):
-  """The functions and static sizes that a run is made of.
+  """The functions and static sizes of a run.
 
   shape: the sizes of the task's prompts and responses.
-  transformer: the model.
+  transformer: the shape of the model.
   init_params_fn: rng_key -> weights.
   greedy_fn, unbiased_fn: sample at temperature 0 and 1, without truncation.
   bind: hyper -> the functions of the events.
   hyper: the numbers of the config that set no shape.
-  drop_zero_variance: whether groups of equal rewards are kept out of buffer and
-    batch.
+  drop_zero_variance: whether to leave groups of equal rewards out of the buffer
+    and the batches.
   capacity: C, slots of the buffer.
   num_prompts, group_size: P and G of a generation.
-  num_rows: B, rows of an update, those that only fill its shape included.
-  num_publications: N, kept for the sampler; 0 if it uses the learner's weights.
-  num_microbatches: into which the rows of an update are split.
-  histogram_bins: of the metrics, the bin of all larger values included.
+  num_rows: B, rows of an update, including rows that only fill the shape.
+  num_publications: N of `SamplerState`; 0 if the sampler uses the weights of
+    the learner.
+  num_microbatches: parts into which an update splits its rows.
+  histogram_bins: bins of a histogram, overflow included.
   """
 
   shape: task_lib.Shape
@@ -147,14 +146,23 @@ class Parts(NamedTuple):
 def init(
   parts: Parts, params: base.PyTree, seed: base.Array, hyper: Hyper
 ) -> RunState:
-  """Returns the state of a run that has done nothing.
+  """Returns the state of a run before its first cycle.
 
   Args:
-    parts: what the run is made of.
-    params: the weights to begin with.
+    parts: the functions and sizes of the run.
+    params: the initial weights.
     seed: `[]` integer.
-    hyper: arrays `[]`, by the names of `parts.hyper`.
+    hyper: arrays `[]`, with the structure of `parts.hyper`.
   """
+  num_kept, sampler = parts.num_publications, None
+  if num_kept:
+    sampler = SamplerState(
+      params=jax.tree.map(
+        lambda leaf: jnp.repeat(leaf[None], num_kept, axis=0), params
+      ),
+      version=jnp.zeros((num_kept,), jnp.int32),
+      num_published=jnp.zeros((), jnp.int32),
+    )
   return RunState(
     seed=seed.astype(jnp.uint32),
     clock=Clock(
@@ -164,7 +172,7 @@ def init(
       is_reuse_ended=jnp.zeros((), bool),
     ),
     hyper=hyper,
-    sampler=_sampler(params, parts.num_publications),
+    sampler=sampler,
     learner=learner_lib.init(params, parts.bind(parts.hyper).update),
     buffer=buffer_lib.init(_empty_row(parts.shape), capacity=parts.capacity),
     ledger=ledger_lib.init(),
@@ -172,7 +180,7 @@ def init(
 
 
 def shapes_of_run(parts: Parts, num_seeds: int) -> RunState:
-  """Returns a run of `jax.ShapeDtypeStruct`s, with its axis of seeds."""
+  """Returns a run of `jax.ShapeDtypeStruct`s `[S, ...]`."""
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   return jax.eval_shape(
     lambda params, seeds: jax.vmap(
@@ -184,11 +192,11 @@ def shapes_of_run(parts: Parts, num_seeds: int) -> RunState:
 
 
 def empty_prompts(shape: task_lib.Shape, *leading: int) -> base.Prompts:
-  """Returns zeros in the form of prompts of a task in text, to be traced.
+  """Returns prompts of zeros, with the references of a task in text.
 
   Args:
-    shape: of the task.
-    *leading: axes, such as `[P]` or `[S, P]`.
+    shape: sizes of the task.
+    *leading: sizes of the leading axes, such as `P` or `S, P`.
   """
   numbers = jnp.zeros(leading, jnp.int32)
   return base.Prompts(
@@ -200,39 +208,24 @@ def empty_prompts(shape: task_lib.Shape, *leading: int) -> base.Prompts:
 
 
 def as_arrays(hyper: Hyper) -> Hyper:
-  """Returns numbers of a config as arrays `[]`: float32 and int32."""
-  return {
-    field: {name: _as_array(value) for name, value in constants.items()}
-    for field, constants in hyper.items()
-  }
+  """Returns the numbers as arrays `[]`: int32 for an int, else float32."""
+  return jax.tree.map(
+    lambda value: jnp.asarray(
+      value, jnp.int32 if isinstance(value, int) else jnp.float32
+    ),
+    hyper,
+  )
 
 
 def of_seeds(hyper: Hyper, num_seeds: int) -> Hyper:
-  """Returns numbers of a config as arrays `[S]`, the same for each seed."""
+  """Returns the numbers as arrays `[S]`, the same for each seed."""
   return jax.tree.map(
     lambda leaf: jnp.repeat(leaf[None], num_seeds), as_arrays(hyper)
   )
 
 
-def _as_array(value: base.Scalar) -> base.Array:
-  dtype = jnp.int32 if isinstance(value, int) else jnp.float32
-  return jnp.asarray(value, dtype)
-
-
-def _sampler(params: base.PyTree, num_publications: int) -> SamplerState | None:
-  if not num_publications:
-    return None
-  return SamplerState(
-    params=jax.tree.map(
-      lambda leaf: jnp.repeat(leaf[None], num_publications, axis=0), params
-    ),
-    version=jnp.zeros((num_publications,), jnp.int32),
-    num_published=jnp.zeros((), jnp.int32),
-  )
-
-
 def _empty_row(shape: task_lib.Shape) -> base.Rollout:
-  """Returns `[1, ...]` zeros in the form of a rollout."""
+  """Returns a rollout `[1, ...]` of zeros."""
   num_tokens = shape.prompt_length + shape.max_new_tokens
   tokens = jnp.zeros((1, num_tokens), jnp.int32)
   number = jnp.zeros((1,), jnp.int32)

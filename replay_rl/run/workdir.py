@@ -1,4 +1,4 @@
-"""The folder of a run: its configuration, and the lock of the process in it."""
+"""The folder of a run: its config, and the lock of the process that trains."""
 
 import contextlib
 import fcntl
@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 CONFIG = 'config.json'
-# Sections of the config that another process of the same run may change: what
-# is computed stays the same but for rounding.
+# Sections of the config that may change when a run resumes, because they change
+# its results only by rounding.
 _MAY_CHANGE = ('mesh.',)
 _PACKAGES = (
   'replay_rl',
@@ -33,9 +33,9 @@ _PACKAGES = (
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
-  """Makes the folder and holds it for this process alone.
+  """Creates the folder and locks it for this process.
 
-  The system frees the lock when the process ends, however it ends.
+  The operating system frees the lock when the process ends or dies.
 
   Raises:
     ValueError: the folder cannot be written, or another process holds it.
@@ -53,7 +53,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
       raise ValueError(
-        f'workdir = {str(folder)!r}: another process is training in it'
+        f'workdir = {str(folder)!r}: must not be in use by another process'
       ) from error
     yield
 
@@ -61,29 +61,34 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 def claim(
   folder: pathlib.Path, config: dict[str, Any], functions: dict[str, Any]
 ) -> list[str]:
-  """Writes the resolved configuration, or checks that it is the same.
+  """Writes the config into a new folder, or checks that the folder has it.
 
-  The mesh may be another one: a run may go on with more or fewer devices.
+  The mesh may differ: a run can resume with more or fewer devices.
 
   Args:
     folder: of the run.
-    config: every field of the run, nested, as plain JSON values.
-    functions: what the fields of the config name, with a hash of the source of
-      each function that is not of this package.
+    config: all fields of the config, nested, as plain JSON values.
+    functions: `build.Experiment.records`.
 
   Returns:
-    Warnings: packages whose version is not that of the run's beginning, or
-    another mesh, so that the run may not repeat bit for bit.
+    Changes of the mesh and of package versions, with which the run may not
+    repeat bit for bit.
 
   Raises:
-    ValueError: the folder holds a run of another configuration, or of other
-      functions.
+    ValueError: the folder holds a run with another config or other functions.
   """
   path = folder / CONFIG
-  # Through JSON, so that a tuple and a list are the same.
-  record = json.loads(
-    json.dumps({'config': config, 'functions': functions} | _provenance())
-  )
+  devices = jax.devices()
+  record = {
+    'config': config,
+    'functions': functions,
+    'versions': versions(),
+    'commit': _commit(),
+    'hardware': f'{len(devices)} x {devices[0].device_kind}, '
+    f'{os.cpu_count()} CPU cores, {platform.machine()}',
+    'command': sys.argv,
+  }
+  record = json.loads(json.dumps(record))  # Turns tuples into lists.
   if not path.exists():
     partial = path.with_suffix('.partial')
     partial.write_text(json.dumps(record, indent=2) + '\n')
@@ -94,20 +99,13 @@ def claim(
   differing = _differing(old, new)
   changed = [name for name in differing if not name.startswith(_MAY_CHANGE)]
   _refuse(folder, 'config', changed, old, new)
-  old_functions = before.get('functions', {})
-  _refuse(
-    folder,
-    'functions',
-    _differing(old_functions, record['functions']),
-    old_functions,
-    record['functions'],
-  )
+  was, now = before.get('functions', {}), record['functions']
+  _refuse(folder, 'functions', _differing(was, now), was, now)
+  was, now = before['versions'], record['versions']
+  old, new = old | was, new | now
+  differing += [name for name in now if now[name] != was.get(name)]
   return [
     f'{name} is {new.get(name)} now, was {old.get(name)}' for name in differing
-  ] + [
-    f'{name} is {version} now, was {before["versions"].get(name)}'
-    for name, version in record['versions'].items()
-    if version != before['versions'].get(name)
   ]
 
 
@@ -137,40 +135,23 @@ def _refuse(
 
 
 def versions() -> dict[str, str | None]:
-  """Returns the versions of the packages that a run computes with."""
-  return {name: _version(name) for name in _PACKAGES} | {
-    'python': platform.python_version()
-  }
-
-
-def _provenance() -> dict[str, Any]:
-  devices = jax.devices()
-  return {
-    'versions': versions(),
-    'commit': _commit(),
-    'hardware': f'{len(devices)} x {devices[0].device_kind}, '
-    f'{os.cpu_count()} CPU cores, {platform.machine()}',
-    'command': sys.argv,
-  }
-
-
-def _version(package: str) -> str | None:
-  try:
-    return metadata.version(package)
-  except metadata.PackageNotFoundError:
-    return None
+  """Returns the versions of Python and of `_PACKAGES`; None if missing."""
+  installed = {}
+  for name in _PACKAGES:
+    try:
+      installed[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      installed[name] = None
+  return installed | {'python': platform.python_version()}
 
 
 def _commit() -> str:
+  command = ['git', 'describe', '--always', '--dirty', '--abbrev=40']
   here = pathlib.Path(__file__).parent
   try:
-    return subprocess.run(
-      ['git', 'describe', '--always', '--dirty', '--abbrev=40'],
-      cwd=here,
-      check=True,
-      capture_output=True,
-      text=True,
-    ).stdout.strip()
+    return subprocess.check_output(
+      command, cwd=here, stderr=subprocess.DEVNULL, text=True
+    ).strip()
   except (OSError, subprocess.CalledProcessError):
     return 'unknown'
 

@@ -5,7 +5,7 @@ import pathlib
 
 from absl.testing import absltest
 
-from replay_rl.run import choices
+from replay_rl import choices
 from replay_rl.run import workdir
 from tests.run import user_functions
 

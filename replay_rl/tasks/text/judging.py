@@ -1,7 +1,7 @@
-"""Prompts and verdicts of a task in text, which is judged on the host.
+"""Prompts and verdicts of a task in text, which the host judges.
 
-With many processes each one hands its devices the prompts of their rows, judges
-its share of the responses, and tells the others the rewards.
+With many processes, each process copies prompts to its own devices, judges its
+share of the responses and sends the rewards to the others.
 """
 
 from collections.abc import Callable
@@ -24,17 +24,18 @@ def prompts_and_judge(
   num_fresh: int,
   mesh: jax.sharding.Mesh,
 ) -> tuple[Callable, Callable]:
-  """Returns what stands before and behind the sampler.
+  """Returns the functions that draw prompts and judge responses.
 
   Args:
-    task: the task; None if nothing will be called.
+    task: the task; None if nobody calls the functions.
     num_prompts: P of a generation.
     num_fresh: F, rollouts of a generation.
     mesh: the devices of the run.
 
   Returns:
-    (seeds `[S]`, rollouts generated before `[S]`) -> prompts `[S, P]`, and
-    (completions, references of `[S, F]`) -> (rewards `[S, F]`, metrics).
+    draw: (seeds `[S]`, rollouts generated before `[S]`) -> prompts `[S, P]`.
+    judge: (completions `[S, F]`, references `[S, F]`) -> (rewards `[S, F]`,
+      metrics `[S]`).
   """
 
   def draw(seeds: base.Array, num_rollouts: base.Array) -> base.Prompts:
@@ -63,16 +64,16 @@ def prompts_and_judge(
 def evaluation(
   task: task_lib.TextTask | None, *, num_prompts: int
 ) -> tuple[Callable, Callable]:
-  """Returns what stands before and behind the sampler of an evaluation.
+  """Returns the functions that draw and judge the prompts of an evaluation.
 
   Args:
-    task: the task; None if nothing will be called.
+    task: the task; None if nobody calls the functions.
     num_prompts: P.
 
   Returns:
-    seeds -> prompts `[S, P]`, the same for each seed; and (greedy, sampled),
-    each completions and references -> 1 for each right answer and 0 for each
-    wrong one, `[S, P, 1]` and `[S, P, n]`.
+    draw: seeds `[S]` -> prompts `[S, P]`, the same for each seed.
+    judge: (greedy, sampled), each (completions, references) -> float32
+      `[S, P, 1]` and `[S, P, n]`: 1 for a right answer and 0 for a wrong one.
   """
 
   def draw(seeds: base.Array) -> base.Prompts:
@@ -98,8 +99,8 @@ def _place(
 ) -> base.Prompts:
   """Returns prompts `[S, P, ...]` as global arrays.
 
-  A process copies to its devices the prompts of their rows, and no others.
-  Where the devices do not divide the prompts, each gets all of them.
+  Each device gets the prompts of its rows, or all prompts if the number of
+  devices does not divide P.
   """
   sharding = mesh_lib.whole(mesh)
   if num_prompts % mesh_lib.num_parts(mesh, 'rows') == 0:
@@ -117,9 +118,9 @@ def _judge(
   completions: base.Completions,
   references: base.Array,
 ) -> task_lib.Judgement:
-  """Judges the responses of all seeds together; fields are `[S, F]`.
+  """Judges the responses of all seeds together; the fields are `[S, F]`.
 
-  Each response is judged by one process, for a verifier may run out of time on
+  One process judges each response, because a verifier could run out of time on
   one host and not on another.
   """
   rows, (responses, *vectors) = _share(
@@ -131,9 +132,9 @@ def _judge(
     )
   )
   shape = responses.shape[:2]
-  # As int32, to be summed over processes: rewards bit by bit, right or not, and
-  # the number of the status.
-  found = np.zeros((3, shape[0], completions.lengths.shape[1]), np.int32)
+  # A sum over processes needs int32: the bits of the reward, whether the answer
+  # is right, and the number of the status.
+  verdicts = np.zeros((3, shape[0], completions.lengths.shape[1]), np.int32)
   with processes.together('the verifier'):
     if len(rows):
       judgement = task.judge_fn(
@@ -146,9 +147,9 @@ def _judge(
         judgement.is_correct,
         [numbers[status] for status in judgement.statuses.tolist()],
       )
-      for whole, field in zip(found, fields, strict=True):
+      for whole, field in zip(verdicts, fields, strict=True):
         whole[:, rows] = np.reshape(field, shape)
-  rewards, is_correct, statuses = processes.total(found)
+  rewards, is_correct, statuses = processes.total(verdicts)
   return task_lib.Judgement(
     rewards=rewards.view(np.float32),
     is_correct=is_correct.astype(bool),
@@ -159,10 +160,13 @@ def _judge(
 def _share(
   arrays: Sequence[base.Array],
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-  """Returns which rows of arrays `[S, F, ...]` this process judges, and them.
+  """Returns the row numbers that this process judges, and these rows.
 
-  Those that its devices hold. Where several processes hold a row, the first
-  takes it; where all hold all, each takes an equal part.
+  A process judges the rows on its devices. If several processes hold a row, the
+  one with replica 0 judges it. If all hold all rows, each judges an equal part.
+
+  Args:
+    arrays: `[S, F, ...]` each, with the same rows on each device.
   """
   like = arrays[0]
   num_rows = like.shape[1]
@@ -170,7 +174,7 @@ def _share(
     rows = np.array_split(np.arange(num_rows), jax.process_count())
     own = rows[jax.process_index()]
     return own, [np.asarray(array)[:, own] for array in arrays]
-  rows, found = [np.arange(0)], []
+  rows, own_rows = [np.arange(0)], []
   for array in arrays:
     parts = {
       shard.index[1].start: np.asarray(shard.data)
@@ -179,12 +183,12 @@ def _share(
     }
     starts = sorted(parts)
     none = np.zeros((array.shape[0], 0, *array.shape[2:]), array.dtype)
-    found.append(
+    own_rows.append(
       np.concatenate([none, *(parts[start] for start in starts)], axis=1)
     )
     if array is like:
       rows += [start + np.arange(parts[start].shape[1]) for start in starts]
-  return np.concatenate(rows), found
+  return np.concatenate(rows), own_rows
 
 
 def _measure(
