@@ -7,7 +7,7 @@ from absl.testing import absltest
 
 from replay_rl import choices
 from replay_rl.run import workdir
-from tests.run import user_functions
+from tests import user_functions
 
 
 class WorkdirTest(absltest.TestCase):
