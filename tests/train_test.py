@@ -171,7 +171,7 @@ class BadInputTest(TrainTestCase):
     ),
     (
       '--config.mesh.sampler_shape={"data": 1, "fsdp": 2, "tensor": 1}',
-      'mesh.sampler_shape, as a mesh.shape',
+      'mesh.sampler_shape = ',
     ),
   )
   def test_main_ends_with_one_line_that_names_field_and_value(

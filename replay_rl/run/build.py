@@ -185,10 +185,7 @@ def base_weights(
     functions_lib.KINDS['optimizer'][1],
   )
   shares = optax.warmup_cosine_decay_schedule(
-    init_value=0.0,
-    peak_value=1.0,
-    warmup_steps=settings.warmup_steps,
-    decay_steps=settings.num_steps,
+    0.0, 1.0, settings.warmup_steps, settings.num_steps
   )
 
   def make_optimizer(hyper):

@@ -155,7 +155,7 @@ class Optimizer:
 
 @dataclasses.dataclass(kw_only=True)
 class Evaluation:
-  """Evaluation on prompts that the run does not train on."""
+  """Evaluation on prompts of a separate random stream or dataset."""
 
   every: Natural  # Iterations; 0 never evaluates.
   num_prompts: Count  # Prompts per evaluation.

@@ -172,10 +172,10 @@ def bind(
 
   Args:
     config: gives `replay.batch_size`.
-    chosen: what `choose` returned.
-    generate_fn: `sampler.generate` without temperature and top_p.
-    logprobs_fn: `scoring.token_logprobs` without temperature.
-    hyper: numbers with the structure that `numbers` returns.
+    chosen: result of `choose`.
+    generate_fn: `sampler.generate`, to which this adds temperature and top_p.
+    logprobs_fn: `scoring.token_logprobs`, to which this adds temperature.
+    hyper: numbers as `numbers` returns them, or arrays `[]`.
   """
 
   def bound(field, **offered) -> Any:

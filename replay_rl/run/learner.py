@@ -178,7 +178,13 @@ def _gradients(
   params = model.untie(state.params)
   statistics = None
   if functions.statistics_fn is not None:
-    statistics = _statistics(params, rows, functions, num_microbatches)
+    logprobs = jax.lax.map(
+      lambda tokens: functions.logprobs_fn(params, tokens)[0],
+      _split(rows.tokens, num_microbatches),
+    )
+    statistics = jax.lax.stop_gradient(
+      functions.statistics_fn(_loss_inputs(rows, _join(logprobs), None))
+    )
 
   def loss_of_rows(params, rows):
     logprobs_BT, _ = functions.logprobs_fn(params, rows.tokens)
@@ -235,35 +241,12 @@ def _rows(
   return rows, row_weights_B
 
 
-def _statistics(
-  params: base.PyTree,
-  rows: _Rows,
-  functions: UpdateFunctions,
-  num_microbatches: int,
-) -> base.PyTree:
-  """Returns the statistics of the whole batch under the current weights."""
-  logprobs = jax.lax.map(
-    lambda tokens: functions.logprobs_fn(params, tokens)[0],
-    _split(rows.tokens, num_microbatches),
-  )
-  assert functions.statistics_fn is not None
-  return jax.lax.stop_gradient(
-    functions.statistics_fn(_loss_inputs(rows, _join(logprobs), None))
-  )
-
-
 def _loss_inputs(
   rows: _Rows, logprobs_BT: base.Array, statistics: base.PyTree
 ) -> base.LossInputs:
-  return base.LossInputs(
-    logprobs=logprobs_BT,
-    behavior_logprobs=rows.behavior_logprobs,
-    advantages=rows.advantages,
-    loss_mask=rows.loss_mask,
-    age=rows.age,
-    token_versions=rows.token_versions,
-    statistics=statistics,
-  )
+  fields = rows._asdict()
+  del fields['tokens'], fields['token_weights']
+  return base.LossInputs(logprobs=logprobs_BT, statistics=statistics, **fields)
 
 
 def _split(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
@@ -271,12 +254,11 @@ def _split(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
 
   With this order, each device holds an equal share of each microbatch.
   """
-  return jax.tree.map(
-    lambda leaf: leaf.reshape(-1, num_microbatches, *leaf.shape[1:]).swapaxes(
-      0, 1
-    ),
-    rows,
-  )
+
+  def split(leaf):
+    return leaf.reshape(-1, num_microbatches, *leaf.shape[1:]).swapaxes(0, 1)
+
+  return jax.tree.map(split, rows)
 
 
 def _join(microbatches: base.PyTree) -> base.PyTree:

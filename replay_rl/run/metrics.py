@@ -64,6 +64,7 @@ def of_update(
     mode='fill', fill_value=-1
   )
   has_rows = jnp.any(batch.is_valid)
+  output_norm = outcome.output_projection_grad_norm
 
   def of_one(value):
     # The mean over updates leaves out an update without rows.
@@ -73,9 +74,7 @@ def of_update(
     means={
       'loss': of_one(outcome.loss),
       'grad_norm': of_one(outcome.grad_norm),
-      'output_projection_grad_norm': of_one(
-        outcome.output_projection_grad_norm
-      ),
+      'output_projection_grad_norm': of_one(output_norm),
       'ess': of_one(importance.effective_sample_size(log_ratios_BT, mask_BT)),
       'clip_fraction/fresh': _mean(outcome.is_clipped, fresh_BT),
       'clip_fraction/replayed': _mean(outcome.is_clipped, replayed_BT),
@@ -119,11 +118,11 @@ def of_overwritten(
   """
   was_valid = before.is_valid.at[slots].get(mode='fill', fill_value=False)
   uses = before.times_sampled.at[slots].get(mode='fill', fill_value=0)
+  num_overwritten = jnp.sum(was_valid, dtype=jnp.int32)
+  num_unused = jnp.sum(was_valid & (uses == 0))
   return {
-    'num_overwritten': jnp.sum(was_valid, dtype=jnp.int32),
-    # NaN if nothing was overwritten.
-    'never_used_fraction': jnp.sum(was_valid & (uses == 0))
-    / jnp.sum(was_valid),
+    'num_overwritten': num_overwritten,
+    'never_used_fraction': num_unused / num_overwritten,  # NaN for 0 / 0.
     'histogram/uses': histogram(uses, was_valid, num_bins=num_bins),
   }
 
@@ -143,11 +142,7 @@ def total(stacked: UpdateMetrics) -> UpdateMetrics:
 
 def merge(one: UpdateMetrics, other: UpdateMetrics) -> UpdateMetrics:
   """Combines two records of updates."""
-  return UpdateMetrics(
-    means=jax.tree.map(jnp.add, one.means, other.means),
-    maxima=jax.tree.map(jnp.maximum, one.maxima, other.maxima),
-    sums=jax.tree.map(jnp.add, one.sums, other.sums),
-  )
+  return total(jax.tree.map(lambda *pair: jnp.stack(pair), one, other))
 
 
 def as_numbers(updates: UpdateMetrics) -> dict[str, np.ndarray]:

@@ -102,7 +102,8 @@ def meshes_of_run(
     try:
       sampler_mesh = mesh_lib.make(shape, mesh.devices.flatten().tolist())
     except ValueError as error:
-      raise ValueError(f'mesh.sampler_shape, as a {error}') from error
+      message = str(error).replace('mesh.shape', 'mesh.sampler_shape', 1)
+      raise ValueError(message) from error
     if sampler_mesh.size != mesh.size:
       raise ValueError(
         f'mesh.sampler_shape = {dict(shape)}: must use all {mesh.size} devices '

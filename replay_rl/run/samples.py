@@ -71,9 +71,8 @@ def lines(
     sampled = np.flatnonzero(rollout.loss_mask)
     response = rollout.tokens[sampled]
     place = {
-      'iteration': host.iteration[seed],
-      'seed': host.seed[seed],
-      'learner_step': host.learner_step[seed],
+      name: getattr(host, name)[seed]
+      for name in ('iteration', 'seed', 'learner_step')
     }
     numbers = {
       'reward': rollout.rewards,
@@ -90,12 +89,12 @@ def lines(
     if isinstance(task, task_lib.TextTask):
       reference = task.reference_fn(int(rollout.prompt_id))
     written.append(
-      {name: logs.plain(value) for name, value in place.items()}
-      | {
+      {
+        **{name: logs.plain(value) for name, value in place.items()},
         'prompt': task.decode_fn(rollout.tokens[: sampled[0]]),
         'response': task.decode_fn(response),
         'reference': reference,
+        **{name: logs.plain(np.asarray(x)) for name, x in numbers.items()},
       }
-      | {name: logs.plain(np.asarray(value)) for name, value in numbers.items()}
     )
   return written

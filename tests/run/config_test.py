@@ -141,8 +141,8 @@ class RulesTest(parameterized.TestCase):
     ),
     (
       {'mesh.buffer_memory': 'pinned_host'},
-      "mesh.buffer_memory = 'pinned_host': must be 'device' for num_seeds = 4; "
-      'a program over seeds would move the buffer',
+      "mesh.buffer_memory = 'pinned_host': must be 'device' for num_seeds = 4, "
+      'because a program over seeds moves the buffer',
     ),
     ({'task': 'problems()'}, "text = None: must be given for task = 'problems"),
     (

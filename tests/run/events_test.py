@@ -87,10 +87,10 @@ class CycleTest(parameterized.TestCase):
     self.assertEqual(int(run.learner.step), 2)
 
   @parameterized.parameters(
-    ((schedule.Remember(),), 'Remember needs a Generate'),
+    ((schedule.Remember(),), 'must have a Generate before Remember'),
     (
       (schedule.Generate(), schedule.Learn(1), schedule.Remember()),
-      'Learn needs a Remember',
+      'must have a Remember before Learn',
     ),
   )
   def test_an_event_without_what_it_needs_is_refused(self, order, message):

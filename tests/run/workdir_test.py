@@ -93,7 +93,7 @@ class WorkdirTest(absltest.TestCase):
 
   def test_one_process_at_a_time(self):
     with workdir.locked(self.folder):
-      with self.assertRaisesRegex(ValueError, 'another process is training'):
+      with self.assertRaisesRegex(ValueError, 'must not be in use'):
         with workdir.locked(self.folder):
           pass
     with workdir.locked(self.folder):
