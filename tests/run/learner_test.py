@@ -12,118 +12,19 @@ from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl.rl import losses
-from replay_rl.run import build
-from replay_rl.run import learner
-from tests import tiny
-
-_CLIPPED = functools.partial(
-  losses.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=None
-)
-
-
-def _rollouts(parts, num_rows):
-  rng = np.random.default_rng(0)
-  num_tokens = parts.transformer.max_context
-  tokens = rng.integers(0, 12, (num_rows, num_tokens)).astype(np.int32)
-  # Responses of 1 to 4 tokens after a prompt of 4.
-  lengths = rng.integers(1, 5, num_rows)
-  columns = np.arange(num_tokens)[None]
-  mask = (columns >= 4) & (columns < 4 + lengths[:, None])
-  behavior = np.where(mask, rng.normal(-2.5, 0.5, mask.shape), 0.0)
-  return base.Rollout(
-    tokens=jnp.asarray(tokens),
-    loss_mask=jnp.asarray(mask),
-    behavior_logprobs=jnp.asarray(behavior, jnp.float32),
-    rewards=jnp.zeros(num_rows),
-    advantages=jnp.asarray(rng.normal(size=num_rows), jnp.float32),
-    group_id=jnp.zeros(num_rows, jnp.int32),
-    prompt_id=jnp.zeros(num_rows, jnp.uint32),
-    rollout_id=jnp.arange(num_rows, dtype=jnp.uint32),
-    policy_version=-jnp.arange(num_rows, dtype=jnp.int32),
-  )
-
-
-# Keeps the gradient as its state: no rounding by the weights' size.
-_OPTIMIZER = optax.chain(optax.trace(decay=0.0), optax.sgd(1.0))
-
-
-@functools.cache
-def _parts(tied=True):
-  config = tiny.config(model__tied_embeddings=tied)
-  return build.experiment(config, build.planned_shape(config)).parts
-
-
-def _functions(parts, **changes):
-  functions = learner.UpdateFunctions(
-    logprobs_fn=parts.bind(parts.hyper).update.logprobs_fn,
-    loss_fn=_CLIPPED,
-    statistics_fn=None,
-    normalizer_fn=losses.token_mean,
-    row_weight_fn=None,
-    optimizer=_OPTIMIZER,
-    gate=None,
-  )
-  return functions._replace(**changes)
-
-
-def _batch(rollouts, is_valid=None, probs=None):
-  num_rows = rollouts.rewards.shape[0]
-  if is_valid is None:
-    is_valid = jnp.ones(num_rows, bool)
-  return base.Batch(
-    rollouts=rollouts,
-    slots=jnp.arange(num_rows),
-    is_valid=is_valid,
-    is_fresh=jnp.zeros(num_rows, bool),
-    probs=jnp.ones(num_rows) if probs is None else probs,
-    num_eligible=jnp.int32(num_rows),
-  )
-
-
-def _update(
-  parts,
-  params,
-  rollouts,
-  is_valid=None,
-  num_microbatches=1,
-  probs=None,
-  start=None,
-  num_updates_since_fresh=0,
-  **changes,
-):
-  functions = _functions(parts, **changes)
-  update = jax.jit(
-    functools.partial(
-      learner.update, functions=functions, num_microbatches=num_microbatches
-    )
-  )
-  state, outcome, status = update(
-    start or learner.init(params, functions),
-    _batch(rollouts, is_valid, probs),
-    num_updates_since_fresh=num_updates_since_fresh,
-  )
-  return state, outcome, status
-
-
-def _gradient(state):
-  return state.opt_state[0].trace
-
-
-def _distance(tree, reference):
-  difference = jax.tree.map(jnp.subtract, tree, reference)
-  return float(optax.tree.norm(difference) / optax.tree.norm(reference))
+from tests.run import updates
 
 
 class UpdateTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.parts = _parts()
+    self.parts = updates.make_parts()
     self.params = self.parts.init_params_fn(jax.random.key(0))
-    self.rollouts = _rollouts(self.parts, 8)
+    self.rollouts = updates.make_rollouts(self.parts, 8)
 
   @parameterized.parameters(
-    (_CLIPPED, losses.token_mean),
-    (_CLIPPED, losses.sequence_mean),
+    (updates.CLIPPED, losses.token_mean),
+    (updates.CLIPPED, losses.sequence_mean),
     (
       functools.partial(losses.gspo, clip_low=0.5, clip_high=0.5),
       functools.partial(losses.constant, tokens_per_row=4.0),
@@ -133,7 +34,7 @@ class UpdateTest(parameterized.TestCase):
     self, loss_fn, normalizer_fn
   ):
     update = functools.partial(
-      _update, loss_fn=loss_fn, normalizer_fn=normalizer_fn
+      updates.update, loss_fn=loss_fn, normalizer_fn=normalizer_fn
     )
     whole, seen, _ = update(self.parts, self.params, self.rollouts)
     for num_microbatches in (2, 4, 8):
@@ -143,22 +44,32 @@ class UpdateTest(parameterized.TestCase):
         self.rollouts,
         num_microbatches=num_microbatches,
       )
-      distance = _distance(_gradient(split), _gradient(whole))
+      distance = updates.distance(
+        updates.gradient(split), updates.gradient(whole)
+      )
       self.assertLess(distance, 1e-6)
       chex.assert_trees_all_close(seen_split, seen, rtol=1e-5, atol=1e-6)
 
   def test_rows_that_are_not_valid_have_no_part(self):
     is_valid = jnp.arange(8) % 2 == 0
-    masked, seen, _ = _update(self.parts, self.params, self.rollouts, is_valid)
+    masked, seen, _ = updates.update(
+      self.parts, self.params, self.rollouts, is_valid
+    )
     half = jax.tree.map(lambda leaf: leaf[::2], self.rollouts)
-    alone, seen_alone, _ = _update(self.parts, self.params, half)
-    distance = _distance(_gradient(masked), _gradient(alone))
+    alone, seen_alone, _ = updates.update(self.parts, self.params, half)
+    distance = updates.distance(
+      updates.gradient(masked), updates.gradient(alone)
+    )
     self.assertLess(distance, 1e-6)
     self.assertAlmostEqual(float(seen.loss), float(seen_alone.loss), places=6)
 
   def test_without_a_valid_row_nothing_is_learned(self):
     update = functools.partial(
-      _update, self.parts, self.params, self.rollouts, optimizer=optax.adam(0.1)
+      updates.update,
+      self.parts,
+      self.params,
+      self.rollouts,
+      optimizer=optax.adam(0.1),
     )
     first, _, status = update()
     self.assertEqual(tuple(map(bool, status)), (True, False, False, False))
@@ -176,13 +87,13 @@ class UpdateTest(parameterized.TestCase):
     self.assertEqual((int(state.step), int(state.num_tried)), (2, 4))
 
   def test_reports_the_loss_and_the_norms_by_the_formula(self):
-    state, seen, _ = _update(self.parts, self.params, self.rollouts)
+    state, seen, _ = updates.update(self.parts, self.params, self.rollouts)
     chex.assert_trees_all_close(
       state.params,
-      jax.tree.map(jnp.subtract, self.params, _gradient(state)),
+      jax.tree.map(jnp.subtract, self.params, updates.gradient(state)),
       atol=1e-7,
     )
-    logprobs, _ = jax.jit(_functions(self.parts).logprobs_fn)(
+    logprobs, _ = jax.jit(updates.make_functions(self.parts).logprobs_fn)(
       self.params, self.rollouts.tokens
     )
     np.testing.assert_allclose(seen.logprobs, logprobs, atol=1e-6)
@@ -194,7 +105,7 @@ class UpdateTest(parameterized.TestCase):
     )
     expected = -np.sum(surrogate * mask) / np.sum(mask)
     np.testing.assert_allclose(seen.loss, expected, rtol=1e-5)
-    gradient = _gradient(state)
+    gradient = updates.gradient(state)
     np.testing.assert_allclose(
       seen.grad_norm, optax.tree.norm(gradient), rtol=1e-4
     )
@@ -203,10 +114,10 @@ class UpdateTest(parameterized.TestCase):
   def test_the_output_projection_norm_leaves_out_the_input_embedding(
     self, tied
   ):
-    parts = _parts(tied)
+    parts = updates.make_parts(tied)
     params = parts.init_params_fn(jax.random.key(0))
-    state, seen, _ = _update(parts, params, self.rollouts)
-    gradient = _gradient(state)
+    state, seen, _ = updates.update(parts, params, self.rollouts)
+    gradient = updates.gradient(state)
     if not tied:
       expected = optax.tree.norm(gradient['unembedding'])
       np.testing.assert_allclose(
@@ -220,8 +131,8 @@ class UpdateTest(parameterized.TestCase):
       found, float(jnp.linalg.norm(gradient['embedding'][12:]))
     )
     untied = dict(params, unembedding=params['embedding'])
-    apart = _parts(tied=False)
-    _, seen_apart, _ = _update(apart, untied, self.rollouts)
+    apart = updates.make_parts(tied=False)
+    _, seen_apart, _ = updates.update(apart, untied, self.rollouts)
     np.testing.assert_allclose(
       found, seen_apart.output_projection_grad_norm, rtol=1e-5
     )
@@ -230,7 +141,7 @@ class UpdateTest(parameterized.TestCase):
     )
 
   def test_one_microbatch_is_scored_at_a_time(self):
-    score = _functions(self.parts).logprobs_fn
+    score = updates.make_functions(self.parts).logprobs_fn
     for num_microbatches in (1, 2, 4, 8):
       num_rows = set()
 
@@ -238,7 +149,7 @@ class UpdateTest(parameterized.TestCase):
         num_rows.add(tokens.shape[0])
         return score(params, tokens)
 
-      _update(
+      updates.update(
         self.parts,
         self.params,
         self.rollouts,
@@ -250,7 +161,7 @@ class UpdateTest(parameterized.TestCase):
 
   def test_tokens_are_clipped_by_the_rule_and_only_in_valid_rows(self):
     is_valid = np.arange(8) < 5
-    state, seen, _ = _update(
+    state, seen, _ = updates.update(
       self.parts, self.params, self.rollouts, jnp.asarray(is_valid)
     )
     del state
@@ -271,16 +182,20 @@ class UpdateTest(parameterized.TestCase):
       optax.sgd(0.5, momentum=0.9),
     )
     update = functools.partial(
-      _update, self.parts, self.params, self.rollouts, optimizer=optimizer
+      updates.update,
+      self.parts,
+      self.params,
+      self.rollouts,
+      optimizer=optimizer,
     )
     first, seen, _ = update()
-    plain, _, _ = _update(self.parts, self.params, self.rollouts)
-    norm = optax.tree.norm(_gradient(plain))
+    plain, _, _ = updates.update(self.parts, self.params, self.rollouts)
+    norm = optax.tree.norm(updates.gradient(plain))
     self.assertGreater(float(norm), 1e-2)
     np.testing.assert_allclose(seen.grad_norm, norm, rtol=1e-4)
     direction = jax.tree.map(
       lambda gradient, weight: gradient * 1e-3 / norm + 0.1 * weight,
-      _gradient(plain),
+      updates.gradient(plain),
       self.params,
     )
     expected = jax.tree.map(lambda w, d: w - 0.5 * d, self.params, direction)
@@ -296,7 +211,7 @@ class UpdateTest(parameterized.TestCase):
 
   def test_row_weights_multiply_the_loss_of_a_row(self):
     weights = jnp.arange(8) / 4.0
-    state, outcome, _ = _update(
+    state, outcome, _ = updates.update(
       self.parts,
       self.params,
       self.rollouts,
@@ -308,8 +223,13 @@ class UpdateTest(parameterized.TestCase):
     scaled = self.rollouts._replace(
       advantages=self.rollouts.advantages * weights
     )
-    expected, expected_outcome, _ = _update(self.parts, self.params, scaled)
-    self.assertLess(_distance(_gradient(state), _gradient(expected)), 1e-6)
+    expected, expected_outcome, _ = updates.update(
+      self.parts, self.params, scaled
+    )
+    self.assertLess(
+      updates.distance(updates.gradient(state), updates.gradient(expected)),
+      1e-6,
+    )
     np.testing.assert_allclose(outcome.loss, expected_outcome.loss, rtol=1e-5)
     np.testing.assert_array_equal(outcome.row_weights, weights)
 
@@ -320,16 +240,19 @@ class UpdateTest(parameterized.TestCase):
         loss=token_loss.loss * inputs.age[:, None].astype(jnp.float32)
       )
 
-    state, _, _ = _update(
+    state, _, _ = updates.update(
       self.parts, self.params, self.rollouts, loss_fn=aged, num_microbatches=4
     )
     # In step 0, a rollout of version -i has age i.
     ages = jnp.arange(8.0)
     scaled = self.rollouts._replace(advantages=self.rollouts.advantages * ages)
-    expected, _, _ = _update(
+    expected, _, _ = updates.update(
       self.parts, self.params, scaled, loss_fn=losses.reinforce
     )
-    self.assertLess(_distance(_gradient(state), _gradient(expected)), 1e-6)
+    self.assertLess(
+      updates.distance(updates.gradient(state), updates.gradient(expected)),
+      1e-6,
+    )
 
   def test_a_loss_that_selects_over_the_batch_is_right_in_microbatches(self):
     def selective(inputs):
@@ -349,13 +272,13 @@ class UpdateTest(parameterized.TestCase):
 
     is_valid = jnp.arange(8) != 3
     changes = {'loss_fn': selective, 'statistics_fn': mean_gap}
-    whole, seen, _ = _update(
+    whole, seen, _ = updates.update(
       self.parts, self.params, self.rollouts, is_valid, **changes
     )
     share = jnp.mean(seen.is_clipped, where=self.rollouts.loss_mask)
     self.assertBetween(float(share), 0.1, 0.9)
     for num_microbatches in (2, 8):
-      split, seen_split, _ = _update(
+      split, seen_split, _ = updates.update(
         self.parts,
         self.params,
         self.rollouts,
@@ -363,14 +286,16 @@ class UpdateTest(parameterized.TestCase):
         num_microbatches=num_microbatches,
         **changes,
       )
-      self.assertLess(_distance(_gradient(split), _gradient(whole)), 1e-6)
+      self.assertLess(
+        updates.distance(updates.gradient(split), updates.gradient(whole)), 1e-6
+      )
       np.testing.assert_array_equal(seen_split.is_clipped, seen.is_clipped)
 
     # The negative control: statistics of each microbatch alone select others.
     def alone(inputs):
       return selective(inputs._replace(statistics=mean_gap(inputs)))
 
-    other, _, _ = _update(
+    other, _, _ = updates.update(
       self.parts,
       self.params,
       self.rollouts,
@@ -378,9 +303,11 @@ class UpdateTest(parameterized.TestCase):
       num_microbatches=8,
       loss_fn=alone,
     )
-    self.assertGreater(_distance(_gradient(other), _gradient(whole)), 1e-2)
+    self.assertGreater(
+      updates.distance(updates.gradient(other), updates.gradient(whole)), 1e-2
+    )
     with self.assertRaisesRegex(ValueError, 'LossInputs.statistics = None'):
-      _update(self.parts, self.params, self.rollouts, loss_fn=selective)
+      updates.update(self.parts, self.params, self.rollouts, loss_fn=selective)
 
   def test_a_gate_refuses_scales_and_ends_the_reuse(self):
     def gate(is_accepted, ends_reuse=False, rate_scale=1.0):
@@ -396,7 +323,7 @@ class UpdateTest(parameterized.TestCase):
       return base.Gate(lambda: (jnp.int32(5), jnp.float32(0)), judge)
 
     update = functools.partial(
-      _update,
+      updates.update,
       self.parts,
       self.params,
       self.rollouts,
@@ -434,7 +361,7 @@ class UpdateTest(parameterized.TestCase):
 
   def test_refuses_a_split_that_does_not_divide_the_rows(self):
     with self.assertRaisesRegex(ValueError, 'num_microbatches = 3: .* 8 rows'):
-      _update(self.parts, self.params, self.rollouts, num_microbatches=3)
+      updates.update(self.parts, self.params, self.rollouts, num_microbatches=3)
 
 
 if __name__ == '__main__':

@@ -131,6 +131,19 @@ class HyperTest(parameterized.TestCase):
       _seed((plain.learner.params, plain.buffer), 0),
     )
 
+  def test_sampler_and_learner_score_at_the_same_temperature(self):
+    experiment, built = _built()
+    hyper = _with('sampler', 'temperature', [0.5, 2.0])
+    sampler = {**hyper['sampler'], 'top_p': jnp.ones(len(SEEDS))}
+    run = built.init(
+      experiment.parts.init_params_fn(jax.random.key(1)),
+      jnp.array(SEEDS, jnp.uint32),
+      {**hyper, 'sampler': sampler},
+    )
+    _, measured = built.cycle(run, experiment.schedule(0))
+    gap = tiny_run.numbers(measured)['sampler_learner_gap']
+    self.assertLess(gap.max(), 1e-5)
+
   def test_no_number_of_the_config_is_left_out(self):
     hyper = _built()[0].parts.hyper
     self.assertEqual(
