@@ -181,6 +181,8 @@ class _Maker(NamedTuple):
         self.settings.vmap_seeds, lambda *one: function(*one, *static), *arrays
       )
 
+    # The name that a profile and the compiler show.
+    mapped.__name__ = getattr(function, 'func', function).__name__
     return processes.aligned(
       jax.jit(mapped, out_shardings=out_shardings or self.whole, **options),
       options.get('static_argnums', ()),
