@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import io
 import json
+import os
 import pathlib
 import re
 import signal
@@ -444,7 +445,13 @@ class ReadmeTest(TrainTestCase):
       'config.warm_start.num_steps = 0\n',
     )
     self.assertNotEqual(script, example)
-    subprocess.run([sys.executable, '-c', script], check=True, cwd=ROOT)
+    # From a file, because the run records the source of the rule.
+    path = self.create_tempfile('mine.py', script).full_path
+    environment = os.environ | {
+      'PYTHONPATH': str(ROOT),
+      'JAX_PLATFORMS': 'cpu',
+    }
+    subprocess.run([sys.executable, path], check=True, env=environment)
     self.assertLen(_lines(workdir), 1)
 
 

@@ -174,6 +174,7 @@ def _generate(config, graphdef, params, prompts, *, num_tokens, temperature):
     params,
     jax.random.key(0),
     prompts,
+    prompts.prompt_id,
     max_new_tokens=num_tokens,
     eos_ids=(1,),
     pad_id=0,
@@ -231,10 +232,11 @@ class ParityTest(parameterized.TestCase):
     prompts = base.Prompts(
       tokens=jnp.asarray(right),
       lengths=jnp.asarray(lengths, jnp.int32),
+      prompt_id=jnp.arange(len(lengths), dtype=jnp.uint32),
       references=(),
     )
     completions = _generate(
-      config, graphdef, params, prompts, num_tokens=64, temperature=0.0
+      config, graphdef, params, prompts, num_tokens=64, temperature=None
     )
     ours = np.asarray(completions.responses)[:, : expected.shape[1]]
     np.testing.assert_array_equal(ours, expected)
@@ -284,6 +286,7 @@ class ParityTest(parameterized.TestCase):
     prompts = base.Prompts(
       tokens=jnp.asarray(np.where(mask, tokens, 0)),
       lengths=jnp.asarray(mask.sum(axis=1), jnp.int32),
+      prompt_id=jnp.arange(len(tokens), dtype=jnp.uint32),
       references=(),
     )
     completions = _generate(
