@@ -11,6 +11,7 @@ import jax
 from absl import flags
 
 jax.config.update('jax_platforms', 'cpu')
+os.environ['JAX_PLATFORMS'] = 'cpu'  # Of the processes that tests start.
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Most of the time goes to compiling programs that run for milliseconds. The

@@ -29,7 +29,7 @@ class TextSettingsTest(parameterized.TestCase):
   def test_bad_settings_are_named(self, changes, message):
     folder = pathlib.Path(self.create_tempdir().full_path)
     with self.assertRaisesRegex(ValueError, message):
-      build.parts(tiny_text.config(folder, **changes))
+      build.task(tiny_text.config(folder, **changes))
 
 
 if __name__ == '__main__':
