@@ -267,9 +267,10 @@ def _check_finite(
 ) -> None:
   for line in lines:
     # Without an update on a valid row, loss and gradient are NaN.
-    has_loss = line['updates/applied'] + line['updates/refused'] > 0
-    for name in ('reward', 'loss', 'grad_norm') if has_loss else ('reward',):
-      if not math.isfinite(line[name]):
+    updates = line.get('updates/applied', 0) + line.get('updates/refused', 0)
+    for name in ('reward', 'loss', 'grad_norm') if updates else ('reward',):
+      # A cycle that generates nothing has no reward.
+      if name in line and not math.isfinite(line[name]):
         manager.wait_until_finished()
         step = manager.latest_step()
         kept = (

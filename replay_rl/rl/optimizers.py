@@ -1,5 +1,6 @@
 """Optimizers, as optax transformations whose numbers may be arrays."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import optax
@@ -34,3 +35,16 @@ def adamw(
   return optax.adamw(
     learning_rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay
   )
+
+
+def clipped(
+  transform: Callable, rates: optax.Schedule, max_grad_norm: base.Scalar
+) -> optax.GradientTransformation:
+  """Returns an optimizer that first clips the gradient's global norm.
+
+  Args:
+    transform: learning rates -> optimizer.
+    rates: update -> learning rate.
+    max_grad_norm: above 0; inf does not clip.
+  """
+  return optax.chain(optax.clip_by_global_norm(max_grad_norm), transform(rates))

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-import optax
 
 from replay_rl import base
 from replay_rl import choices
@@ -126,7 +125,7 @@ def task(
   config_lib.validate(config)
   chosen = functions_lib.choose(config, functions or {})
   if config.text is None:
-    return chosen['task'].bind({})()
+    return chosen['task'].bind(chosen['task'].scalars)()
   # This import needs the packages of the extra [math].
   from replay_rl.tasks.text import text_task
 
@@ -184,17 +183,6 @@ def base_weights(
     settings.transform,
     functions_lib.KINDS['optimizer'][1],
   )
-  shares = optax.warmup_cosine_decay_schedule(
-    0.0, 1.0, settings.warmup_steps, settings.num_steps
-  )
-
-  def make_optimizer(hyper):
-    return functions_lib.clipped(
-      transform.bind(hyper.get('warm_start.transform', {})),
-      lambda count: hyper['warm_start']['learning_rate'] * shares(count),
-      hyper['warm_start']['max_grad_norm'],
-    )
-
   task = task_lib.in_jax(task)
   return warm_start.load_or_train(
     pathlib.Path(config.cache_dir).expanduser() / 'warm_starts',
@@ -202,6 +190,7 @@ def base_weights(
       'task': config.task,
       'model': dataclasses.asdict(config.model),
       'warm_start': dataclasses.asdict(settings),
+      'transform': transform.record,
     },
     task,
     initial,
@@ -215,7 +204,9 @@ def base_weights(
         _graphdef(parts.transformer),
         **{'temperature': 1.0, 'chunk_size': None, 'remat': False},
       ),
-      make_optimizer=make_optimizer,
+      make_transform=lambda hyper: transform.bind(
+        hyper.get('warm_start.transform', {})
+      ),
       hyper={
         'warm_start': {
           'learning_rate': settings.learning_rate,
@@ -223,6 +214,7 @@ def base_weights(
         },
         'warm_start.transform': transform.scalars,
       },
+      warmup_steps=settings.warmup_steps,
       num_steps=settings.num_steps,
       batch_size=settings.batch_size,
     ),

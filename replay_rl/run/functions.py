@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from replay_rl import base
 from replay_rl import choices
@@ -199,7 +198,7 @@ def bind(
       statistics_fn=bound('loss.statistics'),
       normalizer_fn=bound('loss.normalizer'),
       row_weight_fn=bound('loss.row_weights'),
-      optimizer=clipped(
+      optimizer=optimizers.clipped(
         bound('optimizer.transform'),
         functools.partial(_warmed_up, **rates),
         max_grad_norm,
@@ -216,19 +215,6 @@ def bind(
     keep_rule=bound('replay.keep'),
     feedback_fn=bound('replay.feedback'),
   )
-
-
-def clipped(
-  transform: Callable, rates: optax.Schedule, max_grad_norm: base.Scalar
-) -> optax.GradientTransformation:
-  """Returns an optimizer that first clips the gradient's global norm.
-
-  Args:
-    transform: learning rates -> optimizer.
-    rates: update -> learning rate.
-    max_grad_norm: above 0; inf does not clip.
-  """
-  return optax.chain(optax.clip_by_global_norm(max_grad_norm), transform(rates))
 
 
 def _warmed_up(

@@ -179,7 +179,7 @@ class Log:
     self.progress.update(
       rich.progress.TaskID(0),
       completed=iteration + 1,
-      reward=sum(line['reward'] for line in lines) / len(lines),
+      reward=sum(line.get('reward', math.nan) for line in lines) / len(lines),
       tokens=sum(line['ledger/generated_tokens'] for line in lines),
       rate=(iteration + 1 - self.first) / self.seconds,
     )

@@ -41,9 +41,10 @@ def train(
   *,
   task: task_lib.Task,
   logprobs_fn: learner.LogprobsFn,
-  make_optimizer: Callable[[state.Hyper], optax.GradientTransformation],
+  make_transform: Callable[[state.Hyper], Callable],
   hyper: state.Hyper,
   num_steps: int,
+  warmup_steps: int,
   batch_size: int,
 ) -> base.PyTree:
   """Returns weights after maximum likelihood on the teacher's rows.
@@ -56,20 +57,30 @@ def train(
     seed: selects the teacher's rows.
     task: must have a teacher.
     logprobs_fn: scores tokens.
-    make_optimizer: hyper -> the optimizer with these numbers.
-    hyper: the numbers of the optimizer.
+    make_transform: hyper -> rates of the updates -> the optimizer.
+    hyper: the numbers of the optimizer, and of 'warm_start' the peak
+      `learning_rate` and `max_grad_norm`.
     num_steps: number of updates.
+    warmup_steps: updates in which the rate rises linearly; then it falls to 0
+      along a cosine.
     batch_size: rows per update.
   """
 
+  shares = optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps, num_steps)
+
   def all_steps(params, hyper):
+    numbers = hyper['warm_start']
     functions = learner.UpdateFunctions(
       logprobs_fn=logprobs_fn,
       loss_fn=losses.reinforce,
       statistics_fn=None,
       normalizer_fn=losses.token_mean,
       row_weight_fn=None,
-      optimizer=make_optimizer(hyper),
+      optimizer=optimizers.clipped(
+        make_transform(hyper),
+        lambda count: numbers['learning_rate'] * shares(count),
+        numbers['max_grad_norm'],
+      ),
       gate=None,
     )
 

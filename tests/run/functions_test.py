@@ -10,6 +10,7 @@ import optax
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl.rl import optimizers
 from replay_rl.run import functions as functions_lib
 from replay_rl.run import state
 from tests.run import tiny_run
@@ -102,7 +103,9 @@ class ChooseTest(parameterized.TestCase):
       tiny_run.experiment({'loss': _reads_versions_of_tokens})
 
   def test_an_unknown_kind_is_refused(self):
-    with self.assertRaisesRegex(ValueError, '^weight: must be one of weights'):
+    with self.assertRaisesRegex(
+      ValueError, "^function = 'weight': must be one of"
+    ):
       tiny_run.experiment({'weight': _second_half_only})
 
   def test_a_rule_can_be_passed_in(self):
@@ -225,7 +228,7 @@ class OptimizerTest(absltest.TestCase):
     )
 
   def test_the_norm_is_bounded_before_the_optimizer(self):
-    optimizer = functions_lib.clipped(
+    optimizer = optimizers.clipped(
       functools.partial(optax.sgd, momentum=None), lambda count: 2.0, 0.5
     )
     gradients = {'x': jnp.array([3.0, 4.0])}
