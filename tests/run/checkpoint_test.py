@@ -108,7 +108,7 @@ class CheckpointTest(parameterized.TestCase):
     with (
       failing,
       self.assertRaisesRegex(
-        ValueError, r'none of the checkpoints \[2, 4\] .*unreadable'
+        ValueError, r'= \[2, 4\]: must be readable, .*\(unreadable\)'
       ),
     ):
       checkpoint.restore_latest(manager, self.run_state)

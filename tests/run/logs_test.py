@@ -44,12 +44,16 @@ class LineWriterTest(parameterized.TestCase):
     lines = self.path.read_bytes().splitlines(keepends=True)
     damaged = b''.join([*lines[:2], b'{"iter\n', *lines[3:]])
     self.path.write_bytes(damaged)
-    with self.assertRaisesRegex(ValueError, 'at iteration 1, but .* at 3'):
+    with self.assertRaisesRegex(
+      ValueError, '= 1: must be at least the 3 of the checkpoint'
+    ):
       logs.LineWriter(self.path, 3, has_gaps=False)
     self.assertEqual(self.path.read_bytes(), damaged)
 
   def test_a_missing_file_of_a_resumed_run_is_an_error(self):
-    with self.assertRaisesRegex(ValueError, 'at iteration 0, but .* at 3'):
+    with self.assertRaisesRegex(
+      ValueError, '= 0: must be at least the 3 of the checkpoint'
+    ):
       logs.LineWriter(self.path, 3, has_gaps=False)
 
   def test_lines_with_gaps_between_them_are_cut_to_where_the_run_is(self):

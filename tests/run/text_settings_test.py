@@ -11,8 +11,11 @@ from tests import tiny_text
 
 class TextSettingsTest(parameterized.TestCase):
   @parameterized.parameters(
-    ({'text__reward': 'corectness()'}, 'text.reward = .*corectness is not one'),
-    ({'text__num_workers': 0}, 'text.num_workers = 0: must be at least 1'),
+    (
+      {'text__reward': 'corectness()'},
+      'text.reward = .*corectness: must be one call .* correctness, ',
+    ),
+    ({'text__num_workers': 0}, r'text.num_workers = 0: must be in \[1, inf\)'),
     ({'text': None}, r"text = None: must be given for task = 'problems\(\)'"),
     ({'task': 'countdown()'}, 'text = .*must be None for task'),
     ({'warm_start__num_steps': 5}, 'warm_start.num_steps = 5: must be 0'),
@@ -28,8 +31,9 @@ class TextSettingsTest(parameterized.TestCase):
   )
   def test_bad_settings_are_named(self, changes, message):
     folder = pathlib.Path(self.create_tempdir().full_path)
+    config = tiny_text.config(folder, **changes)
     with self.assertRaisesRegex(ValueError, message):
-      build.task(tiny_text.config(folder, **changes))
+      build.experiment(config, build.task(config).shape)
 
 
 if __name__ == '__main__':
