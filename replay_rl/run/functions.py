@@ -3,6 +3,7 @@
 import functools
 import types
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,18 +39,29 @@ _OFFERED = ('weight_rule', 'draw', 'batch_size')
 
 
 def _kind(
-  module: types.ModuleType, *positionals: str, **joined: Any
+  module: types.ModuleType,
+  *positionals: str,
+  without: Collection[str] = (),
+  **joined: Any,
 ) -> choices.Kind:
-  return choices.Kind(
-    choices.functions_like(module, *positionals), positionals, **joined
-  )
+  """Returns the functions of a module with these arguments, but `without`."""
+  listed = choices.functions_like(module, *positionals)
+  functions = {name: listed[name] for name in listed if name not in without}
+  return choices.Kind(functions, positionals, **joined)
 
 
 # Argument of `train` -> field of the config, and what may be chosen for it.
 KINDS = {
   'weights': (
     'replay.weights',
-    _kind(weights, 'state', 'step', operator='*', join=weights.product),
+    _kind(
+      weights,
+      'state',
+      'step',
+      without=('age',),  # A number of learner steps, and no weight.
+      operator='*',
+      join=weights.product,
+    ),
   ),
   'keep': ('replay.keep', _kind(keep, 'state', 'step')),
   'draw': ('replay.draw', _kind(sampling, 'rng_key', 'weights', 'num_draws')),
@@ -58,7 +70,10 @@ KINDS = {
     _kind(compose, 'state', 'fresh', 'rng_key', 'step'),
   ),
   'feedback': ('replay.feedback', _kind(feedback, 'batch', 'outcome')),
-  'advantage': ('loss.advantage', _kind(advantages, 'rewards', 'group_id')),
+  'advantage': (
+    'loss.advantage',
+    _kind(advantages, 'rewards', 'group_id', without=('group_has_variance',)),
+  ),
   'loss': ('loss.policy', _kind(losses, 'inputs')),
   'statistics': ('loss.statistics', _kind(statistics, 'inputs')),
   'normalizer': ('loss.normalizer', _kind(losses, 'loss_mask')),

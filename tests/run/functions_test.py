@@ -74,6 +74,12 @@ class ChooseTest(parameterized.TestCase):
       {'replay__weights': None},
       '^replay.weights = None: must be given, because replay.compose needs it',
     ),
+    # Functions with the arguments of a rule or an advantage that are neither.
+    ({'replay__weights': 'age()'}, '^replay.weights = .*: age: must be one'),
+    (
+      {'loss__advantage': 'group_has_variance()'},
+      '^loss.advantage = .*: group_has_variance: must be one',
+    ),
     # What only a trace tells.
     (
       {
