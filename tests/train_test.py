@@ -6,11 +6,9 @@ import importlib
 import importlib.util
 import io
 import json
-import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,18 +30,6 @@ from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[1]
 _QUICKSTART = f'--config={ROOT}/configs/quickstart.py'
-# A rule of a user's own module, and one that lets nothing be drawn.
-_RULES = """
-from replay_rl import base
-
-
-def my_rule(state, step, *, x: base.Scalar):
-  return x + state.rollouts.rewards
-
-
-def nothing(state, step):
-  return 0.0 * state.rollouts.rewards
-"""
 _SMALL = (
   '--config.num_seeds=1',
   '--config.num_iterations=2',
@@ -54,12 +40,12 @@ _SMALL = (
 )
 
 
-def _lines(workdir) -> list[dict]:
+def read_lines(workdir) -> list[dict]:
   text = (pathlib.Path(workdir) / 'metrics.jsonl').read_text()
   return [json.loads(line) for line in text.splitlines()]
 
 
-def _main(*arguments) -> None:
+def run_main(*arguments) -> None:
   """Runs the program as a command line would, in this process."""
   argv = ['train', *arguments]
   # ml_collections looks for overrides in sys.argv.
@@ -79,15 +65,15 @@ class ConfigsTest(TrainTestCase):
     *(f'quickstart.py:{arm}' for arm in configs_test.ARMS['quickstart']),
     'countdown.py',
   )
-  def test_every_config_runs_through_main(self, config):
+  def test_every_config_runs_throughrun_main(self, config):
     workdir = self.workdir()
-    _main(
+    run_main(
       f'--config={ROOT}/configs/{config}',
       f'--workdir={workdir}',
       f'--config.cache_dir={tiny.CACHE}',
       *_SMALL,
     )
-    lines = _lines(workdir)
+    lines = read_lines(workdir)
     self.assertEqual([line['iteration'] for line in lines], [0, 1])
     self.assertIn('eval/pass_at_8', lines[1])
     self.assertTrue((workdir / 'config.json').exists())
@@ -195,7 +181,7 @@ class BadInputTest(TrainTestCase):
       contextlib.redirect_stderr(printed),
       self.assertRaises(SystemExit) as raised,
     ):
-      _main(
+      run_main(
         *arguments,
         f'--workdir={workdir}',
         f'--config.cache_dir={tiny.CACHE}',
@@ -256,7 +242,7 @@ class ResumeTest(TrainTestCase):
       (parted / 'metrics.jsonl').read_bytes(),
       (whole / 'metrics.jsonl').read_bytes(),
     )
-    of_seed_0 = [line for line in _lines(whole) if line['seed'] == 0]
+    of_seed_0 = [line for line in read_lines(whole) if line['seed'] == 0]
     self.assertEqual(
       [line['updates/applied'] for line in of_seed_0], [2, 3, 2, 3, 2, 3]
     )
@@ -295,7 +281,7 @@ class ResumeTest(TrainTestCase):
     workdir = self.workdir()
 
     def terminate():
-      while not (workdir / 'metrics.jsonl').exists() or not _lines(workdir):
+      while not (workdir / 'metrics.jsonl').exists() or not read_lines(workdir):
         time.sleep(0.05)
       signal.raise_signal(signal.SIGTERM)
 
@@ -305,7 +291,7 @@ class ResumeTest(TrainTestCase):
       train.train(config, workdir)
     thread.join()
     self.assertEqual(raised.exception.code, 143)
-    done = len(_lines(workdir))
+    done = len(read_lines(workdir))
     (step,) = (workdir / 'checkpoints').iterdir()
     self.assertEqual(int(step.name), done)
 
@@ -331,84 +317,18 @@ class ResumeTest(TrainTestCase):
     self.assertTrue(result['is_equal'], result)
 
 
-class UserFunctionsTest(TrainTestCase):
-  def setUp(self):
-    super().setUp()
-    folder = pathlib.Path(self.create_tempdir().full_path)
-    self.source = folder / 'my_rules.py'
-    self.source.write_text(_RULES)
-    self.enter_context(mock.patch.object(sys, 'path', [str(folder), *sys.path]))
-    self.enter_context(mock.patch.dict(sys.modules))  # Forgets it at the end.
-    self.rules = importlib.import_module('my_rules')
-
-  def test_a_rule_trains_and_continues_only_as_it_was(self):
-    config = tiny.config(num_iterations=2)
-    named = tiny.config(
-      num_iterations=2, replay__weights='my_rules:my_rule(x=2.0)'
-    )
-    my_rule = functools.partial(self.rules.my_rule, x=2.0)
-    whole, parted = self.workdir('whole'), self.workdir('parted')
-    expected = train.train(named, whole)
-    train.train(config, parted, stop_after=1, weights=my_rule)
-
-    for workdir in (whole, parted):
-      written = json.loads((workdir / 'config.json').read_text())
-      record = written['functions']['replay.weights']
-      self.assertEqual(record['text'], 'my_rules:my_rule(x=2.0)')
-      ((name, digest),) = record['functions'].items()
-      self.assertEqual(name, 'my_rules:my_rule')
-      self.assertRegex(digest, '^[0-9a-f]{64}$')
-
-    with self.assertRaisesRegex(
-      ValueError, r'have the functions of .* replay.weights = .*uniform\(\)'
-    ):
-      train.train(config, parted)
-    self.source.write_text(_RULES.replace('x + ', 'x - '))
-    with self.assertRaisesRegex(
-      ValueError, 'have the functions of .* replay.weights = .*my_rules'
-    ):
-      train.train(config, parted, weights=my_rule)
-    self.source.write_text(_RULES)
-    found = train.train(config, parted, weights=my_rule)
-    chex.assert_trees_all_equal(found, expected)
-    self.assertEqual(
-      (parted / 'metrics.jsonl').read_bytes(),
-      (whole / 'metrics.jsonl').read_bytes(),
-    )
-
-  def test_a_rule_that_lets_nothing_be_drawn_stops_the_run(self):
-    workdir = self.workdir()
-    with self.assertRaisesRegex(
-      train.EmptyUpdatesError,
-      '^empty updates in a row = 10: must be below 10; replay.weights = '
-      "'my_rules:nothing\\(\\)' gives no stored rollout a positive weight",
-    ):
-      train.train(
-        tiny.config(num_iterations=9, evaluation__every=0),
-        workdir,
-        weights=self.rules.nothing,
-      )
-    lines = _lines(workdir)
-    self.assertLen(lines, 5)  # Of two updates each.
-    for line in lines:
-      self.assertEqual(line['updates/empty'], 2)
-      self.assertEqual(line['updates/applied'], 0)
-      self.assertEqual(line['learner_step'], 0)
-      self.assertIsNone(line['loss'])
-
-
 @functools.cache
 def _lines_of_seed_2():
   with tempfile.TemporaryDirectory() as folder:
     train.train(tiny.config(seed=2), folder)
-    return _lines(folder)
+    return read_lines(folder)
 
 
 class SeedsTest(TrainTestCase):
   def _seed_2(self, **changes):
     together = self.workdir('together')
     train.train(tiny.config(num_seeds=3, **changes), together)
-    of_seed_2 = [line for line in _lines(together) if line['seed'] == 2]
+    of_seed_2 = [line for line in read_lines(together) if line['seed'] == 2]
     self.assertLen(of_seed_2, 4)
     return zip(of_seed_2, _lines_of_seed_2(), strict=True)
 
@@ -426,33 +346,6 @@ class SeedsTest(TrainTestCase):
           atol=1e-5,
           err_msg=name,
         )
-
-
-class ReadmeTest(TrainTestCase):
-  def test_the_example_of_a_new_rule_runs_as_it_is_printed(self):
-    text = (ROOT / 'README.md').read_text()
-    (example,) = re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL)
-    self.assertLessEqual(len(example.strip().splitlines()), 16)
-    workdir = self.workdir()
-    script = example.replace('runs/mine', str(workdir))
-    script = script.replace(
-      'config = quickstart.get_config()',
-      'config = quickstart.get_config()\n'
-      f'config.cache_dir = {tiny.CACHE!r}\n'
-      'config.num_iterations = config.num_seeds = 1\n'
-      'config.evaluation.every = 0\n'
-      'config.logging.tensorboard = False\n'
-      'config.warm_start.num_steps = 0\n',
-    )
-    self.assertNotEqual(script, example)
-    # From a file, because the run records the source of the rule.
-    path = self.create_tempfile('mine.py', script).full_path
-    environment = os.environ | {
-      'PYTHONPATH': str(ROOT),
-      'JAX_PLATFORMS': 'cpu',
-    }
-    subprocess.run([sys.executable, path], check=True, env=environment)
-    self.assertLen(_lines(workdir), 1)
 
 
 if __name__ == '__main__':
