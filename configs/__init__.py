@@ -1,5 +1,6 @@
 """Experiments: each file describes one, and `get_config` returns its settings.
 
 `base_small` and `base_math` hold what the experiments of a family share. `arms`
-holds the ways to replay. An experiment states only what it changes of them.
+holds the settings of each kind of replay. The file of an experiment states only
+the settings that differ from its base and its arm.
 """

@@ -1,6 +1,6 @@
 """What the experiments with published models on mathematics share.
 
-The settings are those of "Efficient RL Training for LLMs with Experience
+Most settings come from "Efficient RL Training for LLMs with Experience
 Replay" (arXiv 2604.08706): training on OpenR1-Math-220k, evaluation on MATH;
 GRPO with 16 rollouts a prompt and a clip of .2; Adam at a constant rate;
 temperature 1. The paper is asynchronous; here the config says how often

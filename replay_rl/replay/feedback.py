@@ -9,8 +9,6 @@ import jax.numpy as jnp
 from replay_rl import base
 from replay_rl.rl import importance
 
-MAX_LOG_RATIO = 20.0  # In nats: a ratio of 4.9e8, or its inverse.
-
 
 def reweighted_advantage_magnitude(
   batch: base.Batch, outcome: base.Outcome
@@ -20,7 +18,7 @@ def reweighted_advantage_magnitude(
   The frozen advantage A belongs to the policy mu that sampled the rollout. Its
   importance weight is the ratio of the sequence, normalised by its length:
   s = exp(mean of log pi - log mu over the row's tokens), as in GSPO
-  (arXiv 2507.18071), equation 7. The mean is bounded to +-MAX_LOG_RATIO.
+  (arXiv 2507.18071), equation 7. `importance.bounded` bounds the mean.
 
   Args:
     batch: the B rows of an update.
@@ -35,6 +33,6 @@ def reweighted_advantage_magnitude(
   )
   lengths_B = jnp.maximum(jnp.sum(rollouts.loss_mask, axis=1), 1)
   mean_B = jnp.sum(log_ratios_BT, axis=1) / lengths_B
-  ratios_B = jnp.exp(jnp.clip(mean_B, -MAX_LOG_RATIO, MAX_LOG_RATIO))
-  magnitudes_B = jnp.abs(rollouts.advantages) * ratios_B
+  bounded_B, _ = importance.bounded(mean_B)
+  magnitudes_B = jnp.abs(rollouts.advantages) * jnp.exp(bounded_B)
   return jnp.where(batch.is_valid, magnitudes_B, 0.0)

@@ -39,7 +39,9 @@ class UpdateFunctions(NamedTuple):
 
 
 class Status(NamedTuple):
-  """The result of an update: `[]` bool each. One of the first three is True.
+  """The result of an update: `[]` bool each.
+
+  One of the first three is True; none if a gate left the update out before it.
 
   is_applied: it changed the weights.
   is_empty: it had no valid row.

@@ -244,34 +244,43 @@ class _Maker(NamedTuple):
     if parts.num_publications:
       publish = self.program(publish, self.shardings, donate_argnums=0)
     read_policy = self._policy()
-    if isinstance(task, task_lib.Task):
-      draw_in_jax = self.program(
-        functools.partial(events_lib.draw_prompts, parts=parts, task=task)
-      )
-      judge_in_jax = self.program(
-        functools.partial(events_lib.judge, task=task)
-      )
-    else:
-      draw_text, judge_text = judging.prompts_and_judge(
-        task,
-        num_prompts=parts.num_prompts,
-        num_fresh=parts.num_fresh,
-        mesh=self.settings.mesh,
-      )
+    draw, judge = self._draw_and_judge(task)
 
     def generate_and_judge(run):
-      policy = read_policy(run)
-      if isinstance(task, task_lib.Task):
-        generation = generate(policy, draw_in_jax(run.seed, run.clock))
-        return generation, judge_in_jax(generation), {}
-      prompts = draw_text(run.seed, run.clock.num_rollouts)
-      generation = generate(policy, prompts)
-      judged = judge_text(generation.completions, generation.prompts.references)
-      return generation, *judged
+      generation = generate(read_policy(run), draw(run))
+      rewards, measured = judge(generation)
+      return generation, rewards, measured
 
     return (
       events_lib.Actions(generate_and_judge, remember, learn, publish),
       {'generate': generate, 'remember': remember, 'learn': learn},
+    )
+
+  def _draw_and_judge(
+    self, task: task_lib.Task | task_lib.TextTask | None
+  ) -> tuple[Callable, Callable]:
+    """Returns run -> prompts, and generation -> (rewards, metrics)."""
+    parts = self.parts
+    if isinstance(task, task_lib.Task):
+      prompts = self.program(
+        functools.partial(events_lib.draw_prompts, parts=parts, task=task)
+      )
+      rewards = self.program(functools.partial(events_lib.judge, task=task))
+      return (
+        lambda run: prompts(run.seed, run.clock),
+        lambda generation: (rewards(generation), {}),
+      )
+    draw, judge = judging.prompts_and_judge(
+      task,
+      num_prompts=parts.num_prompts,
+      num_fresh=parts.num_fresh,
+      mesh=self.settings.mesh,
+    )
+    return (
+      lambda run: draw(run.seed, run.clock.num_rollouts),
+      lambda generation: judge(
+        generation.completions, generation.prompts.references
+      ),
     )
 
   def evaluate(

@@ -226,8 +226,7 @@ def of_seeds(hyper: Hyper, num_seeds: int) -> Hyper:
 
 def _empty_row(shape: task_lib.Shape) -> base.Rollout:
   """Returns a rollout `[1, ...]` of zeros."""
-  num_tokens = shape.prompt_length + shape.max_new_tokens
-  tokens = jnp.zeros((1, num_tokens), jnp.int32)
+  tokens = jnp.zeros((1, shape.num_tokens), jnp.int32)
   number = jnp.zeros((1,), jnp.int32)
   return base.Rollout(
     tokens=tokens,
