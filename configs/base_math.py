@@ -11,6 +11,7 @@ at least four seeds; here each seed is a run of its own.
 """
 
 from configs import arms
+from configs import models
 from replay_rl.run import config as config_lib
 
 _NUM_PROMPTS = 4
@@ -60,7 +61,7 @@ def on_policy(
       memory_limit=2**31,
       max_answer_chars=10_000,
     ),
-    model=config_lib.model_of(
+    model=models.published(
       model, checkpoint=checkpoint, compute_dtype='bfloat16'
     ),
     warm_start=config_lib.WarmStart(

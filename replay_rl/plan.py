@@ -30,6 +30,7 @@ from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from replay_rl.run import schedule
 
 # Of a device's memory; the runtime and fragments take the rest.
 USABLE = 0.9
@@ -126,7 +127,12 @@ def plan(
   """
   chip = chips.named(device)
   abstract_mesh = memory_lib.abstract_mesh(mesh)
-  parts = build.experiment(config, build.planned_shape(config)).parts
+  experiment = build.experiment(config, build.planned_shape(config))
+  parts = experiment.parts
+  cycles = map(experiment.schedule, range(config.num_iterations))
+  updates_per_iteration = (
+    sum(map(schedule.num_updates, cycles)) / config.num_iterations
+  )
   memory = memory_lib.memory(config, parts, abstract_mesh)
   seeds_at_once = config.num_seeds if config.vmap_seeds else 1
   return Plan(
@@ -140,11 +146,12 @@ def plan(
       parts,
       abstract_mesh,
       chip,
+      updates_per_iteration=updates_per_iteration,
       cache_bytes=memory.programs['sampler']['KV cache'] // seeds_at_once,
     ),
     replay=bounds.replay(
       parts,
-      updates_per_iteration=config.replay.updates_per_iteration,
+      updates_per_iteration=updates_per_iteration,
       mu=config.mu,
     ),
   )

@@ -11,6 +11,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from configs import models
 from replay_rl import command_line
 from replay_rl import plan
 from replay_rl.lm import families
@@ -72,15 +73,13 @@ class ConfigsTest(parameterized.TestCase):
 
   def test_a_model_has_the_numbers_of_its_family(self):
     for name, shape in families.MODELS.items():
-      found = config_lib.model_of(
-        name, checkpoint=None, compute_dtype='bfloat16'
-      )
+      found = models.published(name, checkpoint=None, compute_dtype='bfloat16')
       for field in ('vocab_size', 'd_model', 'head_dim', 'tied_embeddings'):
         self.assertEqual(getattr(found, field), getattr(shape, field))
       scaling = shape.rope_scaling
       self.assertEqual(found.rope_scaling, scaling and scaling._asdict())
     with self.assertRaisesRegex(ValueError, "name = 'GPT-2': must be one of"):
-      config_lib.model_of('GPT-2', checkpoint=None, compute_dtype='float32')
+      models.published('GPT-2', checkpoint=None, compute_dtype='float32')
 
 
 class MainTest(parameterized.TestCase):

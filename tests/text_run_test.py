@@ -10,10 +10,10 @@ import jax
 import numpy as np
 from absl.testing import absltest
 
+from configs import models
 from replay_rl import train
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
-from replay_rl.run import config as config_lib
 from replay_rl.tasks import task as task_lib
 from tests import tiny_text
 
@@ -103,7 +103,7 @@ class TextRunTest(absltest.TestCase):
     self.assertLess(max(jax.tree.leaves(moved)), 0.021)
 
     # The folder alone gives the shape as well.
-    shapeless = config_lib.pretrained(str(stored), compute_dtype='float32')
+    shapeless = models.of_checkpoint(str(stored), compute_dtype='float32')
     alone = dataclasses.replace(config, model=shapeless)
     chex.assert_trees_all_equal(train.train(alone, self.folder / 'alone'), run)
 

@@ -17,9 +17,10 @@ from replay_rl import train
 from tests import tiny
 from tests import train_test
 
-# A rule of a user's own module, and one that lets nothing be drawn.
+# A rule of a user's own module, one that lets nothing be drawn, and a schedule.
 _RULES = """
 from replay_rl import base
+from replay_rl.run import schedule
 
 
 def my_rule(state, step, *, x: base.Scalar):
@@ -28,6 +29,11 @@ def my_rule(state, step, *, x: base.Scalar):
 
 def nothing(state, step):
   return 0.0 * state.rollouts.rewards
+
+
+def more_each_time(iteration):
+  learn = schedule.Learn(num_updates=1 + iteration)
+  return schedule.Generate(), schedule.Remember(), learn
 """
 
 
@@ -42,13 +48,17 @@ class UserFunctionsTest(train_test.TrainTestCase):
     self.rules = importlib.import_module('my_rules')
 
   def test_a_rule_trains_and_continues_only_as_it_was(self):
-    config = tiny.config(num_iterations=2)
-    named = tiny.config(
-      num_iterations=2, replay__weights='my_rules:my_rule(x=2.0)'
-    )
+    own = {
+      'num_iterations': 2,
+      'schedule': 'my_rules:more_each_time()',
+      'replay__updates_per_iteration': None,
+    }
+    config = tiny.config(**own)
+    named = tiny.config(**own, replay__weights='my_rules:my_rule(x=2.0)')
     my_rule = functools.partial(self.rules.my_rule, x=2.0)
     whole, parted = self.workdir('whole'), self.workdir('parted')
     expected = train.train(named, whole)
+    self.assertEqual(expected.learner.step.tolist(), [1 + 2])
     train.train(config, parted, stop_after=1, weights=my_rule)
 
     for workdir in (whole, parted):

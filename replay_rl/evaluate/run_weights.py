@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm.hf import layout as hf_layout
-from replay_rl.run import checkpoint
+from replay_rl.parallel import checksums
 from replay_rl.run import config as config_lib
 from replay_rl.run import workdir as workdir_lib
 
@@ -193,7 +193,7 @@ def restore(
 
 def fingerprint(params: base.PyTree) -> str:
   """Returns a checksum of weights, the same on any mesh."""
-  sums = np.array(list(checkpoint.checksums(params).values()), np.uint32)
+  sums = np.array(list(checksums.of_tree(params).values()), np.uint32)
   return f'{zlib.crc32(sums.tobytes()):08x}'
 
 
@@ -212,7 +212,7 @@ def _open(folder: pathlib.Path) -> ocp.CheckpointManager:
 def _check(
   params: base.PyTree,
   wanted: base.PyTree,
-  checksums: dict[str, Any],
+  saved: dict[str, Any],
   where: pathlib.Path,
 ) -> None:
   """Raises ValueError if weights are damaged or of another shape."""
@@ -224,7 +224,7 @@ def _check(
     if leaf.shape != like.shape:
       problems.append(f'shape of {name} = {leaf.shape}: must be {like.shape}')
     # Leaf by leaf, since one device may lack room for all.
-    elif checkpoint.checksums([leaf]) != {'[0]': checksums.get(name)}:
+    elif checksums.of_tree([leaf]) != {'[0]': saved.get(name)}:
       problems.append(f'{name} has another checksum: the file is damaged')
   if problems:
     raise ValueError('\n  '.join([f'{where}:', *problems]))

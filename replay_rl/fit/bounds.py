@@ -82,6 +82,7 @@ def times(
   mesh: jax.sharding.AbstractMesh,
   device: chips.Device,
   *,
+  updates_per_iteration: float,
   cache_bytes: int,
 ) -> LowerBounds:
   """Returns lower bounds for one iteration of all seeds.
@@ -98,6 +99,7 @@ def times(
     parts: what was built from it.
     mesh: the devices.
     device: each of them.
+    updates_per_iteration: U.
     cache_bytes: KV cache of one seed on one device.
   """
   transformer, shape = parts.transformer, parts.shape
@@ -129,5 +131,5 @@ def times(
   return LowerBounds(
     prefill=config.num_seeds * prefill,
     decode=config.num_seeds * shape.max_new_tokens * step,
-    learner=config.num_seeds * config.replay.updates_per_iteration * update,
+    learner=config.num_seeds * updates_per_iteration * update,
   )

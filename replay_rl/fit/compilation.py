@@ -161,7 +161,8 @@ def programs(
   where = {'mesh': mesh, 'size_of_run': first.memory.outputs}
   compile_one = functools.partial(measure, **where)
   events = max(
-    map(experiment.schedule, range(config.num_iterations)), key=_num_updates
+    map(experiment.schedule, range(config.num_iterations)),
+    key=schedule.num_updates,
   )
   if 'cycle' in jitted:
     yield compile_one('cycle', jitted['cycle'], run, events)
@@ -206,12 +207,6 @@ def _events(
   for event in events:
     if isinstance(event, schedule.Learn):
       yield compile_one('learn', jitted['learn'], run, fresh, event.num_updates)
-
-
-def _num_updates(events: tuple[schedule.Event, ...]) -> int:
-  return sum(
-    event.num_updates for event in events if isinstance(event, schedule.Learn)
-  )
 
 
 def _prompts(

@@ -10,75 +10,22 @@ slots, bit for bit, on any mesh.
 The mesh is that of `jax.set_mesh`. Without one, or if its slot axes have size
 1, the two functions are a plain scatter and gather.
 
-Leaves `[C, ...]` may live in the memory of the host, see `place`. The host then
-computes the scatter and the gather, and only the rows of a batch are moved.
+Leaves `[C, ...]` may live in the memory of the host, see `host_memory.place`.
+The host then computes the scatter and the gather, and only the rows of a batch
+are moved.
 """
 
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import compute_on
 
 from replay_rl import base
+from replay_rl.parallel import host_memory
 from replay_rl.parallel import mesh as mesh_lib
 
-_HOST = jax.memory.Space.Host
 # The mesh axes that slots are split over. Other axes hold copies.
 SLOT_AXES = mesh_lib.RULES['slots']
-
-
-def place(
-  leaf: jax.ShapeDtypeStruct | base.Array,
-  sharding: jax.sharding.NamedSharding,
-  memory_kind: str,
-) -> jax.sharding.NamedSharding:
-  """Returns where the rows of a leaf `[C, ...]` live.
-
-  Bools stay on the device: the TPU compiler fails on a scatter of one-byte
-  elements in the memory of the host.
-
-  Args:
-    leaf: of a storage.
-    sharding: how it is split over devices.
-    memory_kind: 'device', or 'pinned_host' for the memory of the host.
-  """
-  if memory_kind == 'device' or leaf.dtype.itemsize == 1:
-    return sharding
-  return sharding.with_memory_kind(memory_kind)
-
-
-def init_in_place(
-  leaf: base.Array, sharding: jax.sharding.NamedSharding
-) -> base.Array:
-  """Returns a leaf of an empty buffer, made where it will live.
-
-  A leaf for the host may be larger than the memory of the device.
-
-  Args:
-    leaf: zeros, inside a jit.
-    sharding: from `place`.
-  """
-  if sharding.memory_kind in (None, 'device'):
-    return leaf
-  return where_it_is(
-    lambda zero: jnp.broadcast_to(zero, leaf.shape),
-    jax.device_put(jnp.zeros((), leaf.dtype), _HOST),
-  )
-
-
-def where_it_is(
-  function: Callable, leaf: base.Array, *rest: base.Array
-) -> base.Array:
-  """Returns `function(leaf, *rest)`, computed where the leaf lives.
-
-  If that is the host, `rest` is moved there, and the result stays there.
-  """
-  if jax.typeof(leaf).memory_space != _HOST:
-    return function(leaf, *rest)
-  on_host = compute_on.compute_on('device_host')(jax.jit(function))
-  return on_host(leaf, *jax.device_put(rest, _HOST))
 
 
 def write_rows(
@@ -245,7 +192,9 @@ def _scatter(
     return leaf.at[slots].set(new, mode='drop')
 
   return jax.tree.map(
-    lambda leaf, new: where_it_is(put, leaf, slots, new), stored, rows
+    lambda leaf, new: host_memory.where_it_is(put, leaf, slots, new),
+    stored,
+    rows,
   )
 
 
@@ -254,8 +203,8 @@ def _gather(stored: base.PyTree, slots: base.Array) -> base.PyTree:
     return leaf.at[slots].get(mode='clip')
 
   def read(leaf):
-    rows = where_it_is(take, leaf, slots)
-    if jax.typeof(rows).memory_space != _HOST:
+    rows = host_memory.where_it_is(take, leaf, slots)
+    if jax.typeof(rows).memory_space != host_memory.HOST:
       return rows
     return jax.device_put(rows, jax.memory.Space.Device)
 

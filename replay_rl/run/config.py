@@ -18,7 +18,6 @@ from typing import Any
 from replay_rl import constants
 from replay_rl import overrides
 from replay_rl.lm import architecture
-from replay_rl.lm import families
 
 TEXT_TASK = 'problems()'
 BUFFER_MEMORIES = ('device', 'pinned_host')
@@ -114,12 +113,12 @@ class Replay:
   """What the buffer keeps, and what an update learns from.
 
   `batch_size`, `weights` and `draw` are None if the function in `compose` does
-  not take them.
+  not take them, and `updates_per_iteration` if the one in `schedule` does not.
   """
 
   capacity: Count  # Rollouts, including those of the current iteration.
   batch_size: OptionalCount  # Rollouts per update.
-  updates_per_iteration: Positive  # 2.5 means two and three updates in turn.
+  updates_per_iteration: OptionalPositive  # 2.5: two and three in turn.
   compose: str  # A function of replay.compose.
   weights: OptionalStr  # Product of functions of replay.weights.
   draw: OptionalStr  # A function of replay.sampling.
@@ -218,38 +217,6 @@ class Config:
 overrides.register(Config)
 
 
-def model_of(name: str, *, checkpoint: str | None, compute_dtype: str) -> Model:
-  """Returns the settings of a published model.
-
-  Args:
-    name: a key of `families.MODELS`.
-    checkpoint: folder of its weights; None for random ones.
-    compute_dtype: 'float32' or 'bfloat16'.
-
-  Raises:
-    ValueError: an unknown name.
-  """
-  longest = families.MODELS[name].max_context if name in families.MODELS else 1
-  shape = families.shape(name, max_context=longest, compute_dtype=compute_dtype)
-  fields = dataclasses.asdict(shape)
-  del fields['max_context']  # A run uses prompt length + response length.
-  if shape.rope_scaling is not None:
-    fields['rope_scaling'] = shape.rope_scaling._asdict()
-  return Model(**fields, checkpoint=checkpoint)
-
-
-def pretrained(checkpoint: str, *, compute_dtype: str) -> Model:
-  """Returns the settings of a model with the shape of its checkpoint.
-
-  Args:
-    checkpoint: Hugging Face folder.
-    compute_dtype: 'float32' or 'bfloat16'.
-  """
-  fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Model)}
-  fields |= {'compute_dtype': compute_dtype, 'checkpoint': checkpoint}
-  return Model(**fields)
-
-
 def missing_shape(settings: Model) -> list[str]:
   """Returns the fields that are None and that the shape needs."""
   return [
@@ -274,6 +241,8 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
 
 def lag_in_iterations(config: Config) -> int:
   """Returns `sampler.weight_lag` in iterations."""
+  if not config.sampler.weight_lag:
+    return 0
   updates = fractions.Fraction(str(config.replay.updates_per_iteration))
   return int(config.sampler.weight_lag / updates)
 
@@ -371,11 +340,13 @@ def _check_replay(config: Config) -> None:
       f'replay.capacity = {replay.capacity}: must be at least '
       f'replay.batch_size = {replay.batch_size}'
     )
+  updates = replay.updates_per_iteration
   # The decimal 0.1 divides 1; the float 0.1 does not.
-  updates = fractions.Fraction(str(replay.updates_per_iteration))
-  if sampler.weight_lag % updates:
+  if sampler.weight_lag and (
+    updates is None or sampler.weight_lag % fractions.Fraction(str(updates))
+  ):
     raise ValueError(
-      f'sampler.weight_lag = {sampler.weight_lag}: must be a multiple of '
-      f'replay.updates_per_iteration = {replay.updates_per_iteration}, so that '
-      'it is a whole number of iterations'
+      f'sampler.weight_lag = {sampler.weight_lag}: must be 0 or a multiple of '
+      f'replay.updates_per_iteration = {updates}, so that it is a whole number '
+      'of iterations'
     )

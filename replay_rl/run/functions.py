@@ -34,8 +34,13 @@ from replay_rl.tasks.text import rewards
 TASKS = {'addition': addition.make, 'countdown': countdown.make}
 KEEP_NEWEST = 'ring()'
 
-# Keywords of a compose function with a config field of their own.
-_OFFERED = ('weight_rule', 'draw', 'batch_size')
+# Field that a choice may ignore -> field of the choice, and its keyword.
+_OFFERED = {
+  'replay.weights': ('replay.compose', 'weight_rule'),
+  'replay.draw': ('replay.compose', 'draw'),
+  'replay.batch_size': ('replay.compose', 'batch_size'),
+  'replay.updates_per_iteration': ('schedule', 'updates_per_iteration'),
+}
 
 
 def _kind(
@@ -118,40 +123,24 @@ def choose(
         f'function = {name!r}: must not be given for task = {config.task!r}'
       )
   values = config_lib.flatten(config)
-  offered = {
-    'replay.compose': dict.fromkeys(_OFFERED),
-    'schedule': {'updates_per_iteration': config.replay.updates_per_iteration},
-  }
-  chosen = {}
+  offered, chosen = {}, {}
+  for field, (chooser, keyword) in _OFFERED.items():
+    offered.setdefault(chooser, {})[keyword] = values[field]
   for name, (field, kind) in KINDS.items():
     # The task in text has no function, and the other tasks have no reward.
     given = functions.get(name, values.get(field))
     if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
-  _check_ignored(config, chosen)
+  for field, (chooser, keyword) in _OFFERED.items():
+    value = chosen[field].text if field in chosen else values[field]
+    is_taken = keyword in chosen[chooser].takes
+    if is_taken == (value is None):
+      must = ('be given', 'needs') if is_taken else ('be None', 'ignores')
+      raise ValueError(
+        f'{field} = {value!r}: must {must[0]}, because {chooser} {must[1]} it '
+        f'({chooser} = {chosen[chooser].text!r})'
+      )
   return chosen
-
-
-def _check_ignored(
-  config: config_lib.Config, chosen: Mapping[str, choices.Choice]
-) -> None:
-  """Raises ValueError if `compose` lacks a field, or ignores a given one."""
-  choice = chosen['replay.compose']
-  given = {
-    'weight_rule': 'replay.weights' in chosen,
-    'draw': 'replay.draw' in chosen,
-    'batch_size': config.replay.batch_size is not None,
-  }
-  for argument, is_given in given.items():
-    if is_given == (argument in choice.takes):
-      continue
-    field = 'weights' if argument == 'weight_rule' else argument
-    must = ('be None', 'ignores') if is_given else ('be given', 'needs')
-    raise ValueError(
-      f'replay.{field} = {getattr(config.replay, field)!r}: must {must[0]}, '
-      f'because replay.compose {must[1]} it '
-      f'(replay.compose = {choice.text!r})'
-    )
 
 
 def numbers(
@@ -302,6 +291,13 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
       f'optimizer.num_microbatches = {parts.num_microbatches}: must divide the '
       f'{num_rows} rows of an update'
     )
+  inputs = []  # Of the loss, once per trace.
+  update, loss_fn = functions.update, functions.update.loss_fn
+
+  def watched(of_loss):
+    inputs.append(jax.tree.map(jax.typeof, of_loss))
+    return loss_fn(of_loss)
+
   _, outcome, _ = _trace(
     named(
       *('loss.policy', 'loss.statistics', 'loss.normalizer'),
@@ -309,13 +305,18 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
     ),
     functools.partial(
       learner.update,
-      functions=functions.update,
+      functions=update._replace(loss_fn=watched),
       num_updates_since_fresh=0,
       num_microbatches=parts.num_microbatches,
     ),
     run.learner,
     batch,
   )
+  if update.statistics_fn and not _reads(loss_fn, inputs[0], 'statistics'):
+    raise ValueError(
+      f'{named("loss.statistics")}: must be None, because loss.policy ignores '
+      f'it ({named("loss.policy")})'
+    )
   if functions.feedback_fn is not None:
     _trace(named('replay.feedback'), functions.feedback_fn, batch, outcome)
   return num_rows
@@ -326,3 +327,14 @@ def _trace(what: str, function: Callable, *arguments: base.PyTree):
     return jax.eval_shape(function, *arguments)
   except (ValueError, TypeError) as error:
     raise ValueError(f'{what}: {error}') from error
+
+
+def _reads(function: Callable, record: base.PyTree, field: str) -> bool:
+  """Returns whether a function computes with a field of a record of shapes."""
+  program = jax.make_jaxpr(function)(record).jaxpr
+  read = {id(x) for step in program.eqns for x in step.invars}
+  leaves, _ = jax.tree_util.tree_flatten_with_path(record)
+  return any(
+    path[0].name == field and id(variable) in read
+    for (path, _), variable in zip(leaves, program.invars, strict=True)
+  )

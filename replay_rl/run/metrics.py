@@ -1,18 +1,14 @@
-"""Metrics of batches and of the buffer: pure functions, called inside the jit.
-
-The last bin of a histogram also counts all larger values, so the counts add up
-to the number of valid rows.
-"""
+"""Metrics of batches and of the buffer: pure functions inside the jit."""
 
 from typing import Any
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.replay import histograms
 from replay_rl.rl import importance
 from replay_rl.run import learner
 
@@ -96,10 +92,10 @@ def of_update(
       'updates/applied': status.is_applied.astype(jnp.int32),
       'updates/empty': status.is_empty.astype(jnp.int32),
       'updates/refused': status.is_refused.astype(jnp.int32),
-      'histogram/staleness': histogram(
+      'histogram/staleness': histograms.histogram(
         age_B, batch.is_valid, num_bins=num_bins
       ),
-      'histogram/steps_since_last_use': steps_since_last_use_histogram(
+      'histogram/steps_since_last_use': histograms.steps_since_last_use(
         last_sampled_B, batch.slots, batch.is_valid, step, num_bins=num_bins
       ),
     },
@@ -123,7 +119,7 @@ def of_overwritten(
   return {
     'num_overwritten': num_overwritten,
     'never_used_fraction': num_unused / num_overwritten,  # NaN for 0 / 0.
-    'histogram/uses': histogram(uses, was_valid, num_bins=num_bins),
+    'histogram/uses': histograms.histogram(uses, was_valid, num_bins=num_bins),
   }
 
 
@@ -156,66 +152,6 @@ def as_numbers(updates: UpdateMetrics) -> dict[str, np.ndarray]:
     for name, mean in updates.means.items():
       values[name] = np.asarray(mean.total, np.float32) / mean.count
   return values
-
-
-def histogram(
-  values: base.Array, mask: base.Array, *, num_bins: int
-) -> base.Array:
-  """Counts integers.
-
-  Args:
-    values: `[N]` int, 0 or more.
-    mask: `[N]` bool, which values to count.
-    num_bins: bins for 0, 1, ..., and for all from `num_bins - 1` on.
-
-  Returns:
-    `[num_bins]` int32.
-
-  Raises:
-    ValueError: `num_bins` is below 1.
-  """
-  chex.assert_rank([values, mask], 1)
-  chex.assert_equal_shape([values, mask])
-  chex.assert_type([values, mask], [int, bool])
-  if num_bins < 1:
-    raise ValueError(f'num_bins = {num_bins}: must be at least 1')
-  bins = jnp.clip(values, 0, num_bins - 1)
-  return jnp.zeros(num_bins, jnp.int32).at[bins].add(mask)
-
-
-def steps_since_last_use_histogram(
-  last_sampled: base.Array,
-  slots: base.Array,
-  is_valid: base.Array,
-  step: base.Array,
-  *,
-  num_bins: int,
-) -> base.Array:
-  """Counts learner steps between a use of a rollout and the use before it.
-
-  The third histogram of figure 2 of https://arxiv.org/abs/2604.08706. If a slot
-  is several times in a batch, each repeat counts as 0 steps.
-
-  Args:
-    last_sampled: `[B]` int32, `BufferState.last_sampled` of each row, before
-      this update.
-    slots: `[B]` int32, the buffer slot of each row.
-    is_valid: `[B]` bool, which rows to count.
-    step: `[]` int32, the learner step of this update.
-    num_bins: as in `histogram`.
-
-  Returns:
-    `[1 + num_bins]` int32: first uses, then uses after k steps at index 1 + k.
-  """
-  chex.assert_rank([last_sampled, slots, is_valid, step], [1, 1, 1, 0])
-  chex.assert_equal_shape([last_sampled, slots, is_valid])
-  is_same_BB = (slots[:, None] == slots[None, :]) & is_valid[None, :]
-  is_repeat_B = jnp.any(jnp.tril(is_same_BB, k=-1), axis=1)
-  gap_B = jnp.where(is_repeat_B, 0, step - last_sampled)
-  is_new_B = ~is_repeat_B & (last_sampled < 0)
-  num_new = jnp.sum(is_new_B & is_valid, dtype=jnp.int32)
-  counts = histogram(gap_B, is_valid & ~is_new_B, num_bins=num_bins)
-  return jnp.concatenate([num_new[None], counts])
 
 
 def _mean(values: base.Array, mask: base.Array) -> Mean:

@@ -4,6 +4,7 @@ import jax
 import optax
 
 from replay_rl import base
+from replay_rl.parallel import host_memory
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import storage
 from replay_rl.run import config as config_lib
@@ -49,7 +50,7 @@ def of_run(
     param_axes: the logical axes of each weight, see `model.logical_axes`.
     optimizer: its state is `run.learner.opt_state`.
     mesh: the devices.
-    buffer_memory: 'device' or 'pinned_host', see `storage.place`.
+    buffer_memory: 'device' or 'pinned_host', see `host_memory.place`.
 
   Raises:
     ValueError: the mesh does not divide the capacity of the buffer.
@@ -71,7 +72,7 @@ def of_run(
   rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec([None, 'slots']))
   rollouts = jax.tree.map(
     lambda leaf: (
-      storage.place(leaf, rows, buffer_memory) if leaf.ndim > 2 else whole
+      host_memory.place(leaf, rows, buffer_memory) if leaf.ndim > 2 else whole
     ),
     run.buffer.rollouts,
   )

@@ -10,9 +10,9 @@ import jax
 
 from replay_rl import base
 from replay_rl.lm import model
+from replay_rl.parallel import host_memory
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
-from replay_rl.replay import storage
 from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events as events_lib
@@ -35,7 +35,7 @@ class Settings(NamedTuple):
   num_shown: rollouts of the buffer that `Programs.samples` returns.
   mesh: the devices.
   sampler_mesh: another mesh of these devices, to generate on; None for `mesh`.
-  buffer_memory: 'device' or 'pinned_host', see `storage.place`.
+  buffer_memory: 'device' or 'pinned_host', see `host_memory.place`.
   """
 
   num_seeds: int
@@ -196,7 +196,7 @@ class _Maker(NamedTuple):
         lambda seed, hyper: state.init(self.parts, params, seed, hyper)
       )(seeds, hyper)
       rollouts = jax.tree.map(
-        storage.init_in_place,
+        host_memory.init_in_place,
         run.buffer.rollouts,
         self.shardings.buffer.rollouts,
       )

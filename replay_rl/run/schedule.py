@@ -37,6 +37,11 @@ Event = Generate | Publish | Remember | Learn
 Schedule = Callable[[int], tuple[Event, ...]]
 
 
+def num_updates(events: tuple[Event, ...]) -> int:
+  """Returns the updates of a cycle."""
+  return sum(event.num_updates for event in events if isinstance(event, Learn))
+
+
 def synchronous(
   iteration: int, *, updates_per_iteration: float
 ) -> tuple[Event, ...]:

@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 import jax
+from flax import traverse_util
 
 CONFIG = 'config.json'
 # Sections of the config that may change when a run resumes, because they change
@@ -95,7 +96,10 @@ def claim(
     partial.replace(path)
     return []
   before = json.loads(path.read_text())
-  old, new = _flat(before['config']), _flat(record['config'])
+  old, new = (
+    traverse_util.flatten_dict(one['config'], sep='.')
+    for one in (before, record)
+  )
   differing = _differing(old, new)
   changed = [name for name in differing if not name.startswith(_MAY_CHANGE)]
   _refuse(folder, 'config', changed, old, new)
@@ -154,13 +158,3 @@ def _commit() -> str:
     ).strip()
   except (OSError, subprocess.CalledProcessError):
     return 'unknown'
-
-
-def _flat(tree: dict[str, Any], prefix: str = '') -> dict[str, Any]:
-  flat = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      flat |= _flat(value, f'{prefix}{name}.')
-    else:
-      flat[prefix + name] = value
-  return flat

@@ -38,7 +38,14 @@ class BoundsTest(absltest.TestCase):
     parts = _parts(config)
     device = chips.Device(1.0, flops, bandwidth, '')
     mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
-    found = bounds.times(config, parts, mesh, device, cache_bytes=1000)
+    found = bounds.times(
+      config,
+      parts,
+      mesh,
+      device,
+      updates_per_iteration=config.replay.updates_per_iteration,
+      cache_bytes=1000,
+    )
     return found, parts.transformer, parts.shape
 
   def test_bound_by_flops(self):

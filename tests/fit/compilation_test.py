@@ -12,8 +12,8 @@ from absl.testing import parameterized
 from replay_rl.fit import compilation
 from replay_rl.fit import hlo
 from replay_rl.fit import memory as memory_lib
+from replay_rl.parallel import host_memory
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.replay import storage
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
 from replay_rl.run import schedule
@@ -184,7 +184,7 @@ class ProgramsTest(parameterized.TestCase):
     with (
       mock.patch.object(jax.stages.Lowered, 'compile', return_value=empty),
       mock.patch.object(
-        storage, 'init_in_place', wraps=storage.init_in_place
+        host_memory, 'init_in_place', wraps=host_memory.init_in_place
       ) as made,
     ):
       _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})

@@ -8,6 +8,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl.parallel import host_memory
 from replay_rl.replay import storage
 from tests import collectives
 from tests.replay import buffers
@@ -67,7 +68,9 @@ def assert_same_bits(actual: base.PyTree, expected: base.PyTree):
 def put(stored, mesh, memory_kind='device'):
   places = jax.tree.map(
     lambda leaf, sharding: (
-      storage.place(leaf, sharding, memory_kind) if leaf.ndim > 1 else sharding
+      host_memory.place(leaf, sharding, memory_kind)
+      if leaf.ndim > 1
+      else sharding
     ),
     stored,
     buffers.shardings(stored, mesh),
@@ -137,11 +140,11 @@ class RowsTest(parameterized.TestCase):
     sharding = jax.NamedSharding(mesh, jax.P(storage.SLOT_AXES))
     for memory_kind in 'device', 'pinned_host':
       zeros = jnp.zeros((CAPACITY, 3), jnp.int32)
-      place = storage.place(zeros, sharding, memory_kind)
+      place = host_memory.place(zeros, sharding, memory_kind)
       spaces = []
 
       def make(zeros=zeros, place=place, spaces=spaces):
-        made = storage.init_in_place(zeros, place)
+        made = host_memory.init_in_place(zeros, place)
         spaces.append(jax.typeof(made).memory_space)
         return made
 

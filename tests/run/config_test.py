@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from configs import math_llama3_2_3b
 from configs import math_qwen2_5_7b
+from configs import models
 from configs import quickstart
 from replay_rl import constants
 from replay_rl.run import config as config_lib
@@ -121,13 +122,18 @@ class RulesTest(parameterized.TestCase):
     ),
     (
       {'sampler.weight_lag': 3},
-      'sampler.weight_lag = 3: must be a multiple of '
+      'sampler.weight_lag = 3: must be 0 or a multiple of '
       'replay.updates_per_iteration = 2, so that it is a whole number of '
       'iterations',
     ),
     (
+      {'sampler.weight_lag': 4, 'replay.updates_per_iteration': None},
+      'sampler.weight_lag = 4: must be 0 or a multiple of '
+      'replay.updates_per_iteration = None',
+    ),
+    (
       {'sampler.weight_lag': 4, 'replay.updates_per_iteration': 2.5},
-      'sampler.weight_lag = 4: must be a multiple of '
+      'sampler.weight_lag = 4: must be 0 or a multiple of '
       'replay.updates_per_iteration = 2.5, so that it is a whole number of '
       'iterations',
     ),
@@ -224,7 +230,7 @@ class ModelTest(absltest.TestCase):
   def test_a_checkpoint_alone_gives_the_shape(self):
     config = math_llama3_2_3b.get_config()
     self.assertEmpty(config_lib.missing_shape(config.model))
-    config.model = config_lib.pretrained('folder', compute_dtype='bfloat16')
+    config.model = models.of_checkpoint('folder', compute_dtype='bfloat16')
     config_lib.validate(config)
     self.assertEqual(config.model.checkpoint, 'folder')
     self.assertEqual(config.model.compute_dtype, 'bfloat16')

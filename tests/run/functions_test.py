@@ -12,6 +12,7 @@ from absl.testing import parameterized
 
 from replay_rl.rl import optimizers
 from replay_rl.run import functions as functions_lib
+from replay_rl.run import schedule
 from replay_rl.run import state
 from tests.run import tiny_run
 
@@ -19,6 +20,11 @@ from tests.run import tiny_run
 def _second_half_only(state, step):
   del step
   return (jnp.arange(state.is_valid.shape[0]) >= 16).astype(jnp.float32)
+
+
+def _one_update(iteration):
+  del iteration
+  return schedule.Generate(), schedule.Remember(), schedule.Learn(1)
 
 
 def _reads_versions_of_tokens(inputs):
@@ -74,6 +80,16 @@ class ChooseTest(parameterized.TestCase):
       {'replay__weights': None},
       '^replay.weights = None: must be given, because replay.compose needs it',
     ),
+    (
+      {'replay__updates_per_iteration': None},
+      '^replay.updates_per_iteration = None: must be given, because schedule '
+      'needs it',
+    ),
+    (
+      {'loss__statistics': 'second_moment_cutoff(limit=0.04)'},
+      r"^loss.statistics = 'second_moment_cutoff.*': must be None, because "
+      r"loss.policy ignores it \(loss.policy = 'clipped_surrogate",
+    ),
     # Functions with the arguments of a rule or an advantage that are neither.
     ({'replay__weights': 'age()'}, '^replay.weights = .*: age: must be one'),
     (
@@ -107,6 +123,25 @@ class ChooseTest(parameterized.TestCase):
       ValueError, '^loss.policy = .*_reads_versions.*, loss.normalizer = .*: '
     ):
       tiny_run.experiment({'loss': _reads_versions_of_tokens})
+
+  def test_a_schedule_may_leave_the_number_of_updates_to_no_field(self):
+    changes = {'sampler__weight_lag': 0, 'replay__updates_per_iteration': None}
+    found = tiny_run.experiment({'schedule': _one_update}, **changes).schedule(
+      5
+    )
+    self.assertEqual(schedule.num_updates(found), 1)
+    with self.assertRaisesRegex(
+      ValueError,
+      '^replay.updates_per_iteration = 2: must be None, because schedule '
+      r'ignores it \(schedule = .*_one_update',
+    ):
+      tiny_run.experiment({'schedule': _one_update})
+
+  def test_a_loss_may_read_statistics(self):
+    tiny_run.experiment(
+      loss__policy='m2po()',
+      loss__statistics='second_moment_cutoff(limit=0.04)',
+    )
 
   def test_an_unknown_kind_is_refused(self):
     with self.assertRaisesRegex(

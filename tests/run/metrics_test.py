@@ -1,8 +1,5 @@
 """Tests of what a run reports of its batches."""
 
-import collections
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -187,113 +184,6 @@ class OfOverwrittenTest(parameterized.TestCase):
     self.assertEqual(int(found['num_overwritten']), 0)
     self.assertTrue(np.isnan(found['never_used_fraction']))
     self.assertEqual(found['histogram/uses'].tolist(), [0, 0, 0])
-
-
-def array(values):
-  return jnp.array(values, jnp.int32)
-
-
-class HistogramTest(parameterized.TestCase):
-  def test_histogram_by_hand(self):
-    found = metrics.histogram(
-      array([0, 1, 1, 2, 3, 9, 1]),
-      jnp.array([True] * 6 + [False]),
-      num_bins=3,
-    )
-    np.testing.assert_array_equal(found, [1, 2, 3])
-    self.assertEqual(found.dtype, jnp.int32)
-
-  def test_counts_add_up_to_the_valid_rows(self):
-    rng = np.random.default_rng(0)
-    count = jax.jit(functools.partial(metrics.histogram, num_bins=5))
-    for _ in range(5):
-      values = rng.integers(0, 12, 40, np.int32)
-      mask = rng.random(40) < 0.5
-      expected = collections.Counter(np.minimum(values[mask], 4).tolist())
-      found = count(values, mask)
-      np.testing.assert_array_equal(found, [expected[i] for i in range(5)])
-      self.assertEqual(found.sum(), mask.sum())
-
-  def test_wrong_inputs_raise(self):
-    with self.assertRaisesRegex(ValueError, 'num_bins = 0'):
-      metrics.histogram(array([1]), jnp.array([True]), num_bins=0)
-    with self.assertRaisesRegex(AssertionError, 'shape'):
-      metrics.histogram(array([1, 2]), jnp.array([True]), num_bins=2)
-    with self.assertRaisesRegex(AssertionError, 'type'):
-      metrics.histogram(jnp.array([1.0]), jnp.array([True]), num_bins=2)
-    with self.assertRaisesRegex(AssertionError, 'rank'):
-      metrics.histogram(array([[1]]), jnp.array([[True]]), num_bins=2)
-
-
-class StepsSinceLastUseTest(parameterized.TestCase):
-  def test_one_use_at_step_3_and_three_at_step_5(self):
-    # The worked example of the paper: new, 2, 0, 0.
-    at_step_3 = metrics.steps_since_last_use_histogram(
-      array([-1]), array([4]), jnp.array([True]), array(3), num_bins=4
-    )
-    at_step_5 = metrics.steps_since_last_use_histogram(
-      array([3, 3, 3]),
-      array([4, 4, 4]),
-      jnp.ones(3, bool),
-      array(5),
-      num_bins=4,
-    )
-    np.testing.assert_array_equal(at_step_3, [1, 0, 0, 0, 0])
-    np.testing.assert_array_equal(at_step_5, [0, 2, 0, 1, 0])
-
-  def test_a_new_slot_drawn_twice_is_new_once(self):
-    found = metrics.steps_since_last_use_histogram(
-      array([-1, 2, -1]),
-      array([4, 0, 4]),
-      jnp.ones(3, bool),
-      array(9),
-      num_bins=3,
-    )
-    np.testing.assert_array_equal(found, [1, 1, 0, 1])
-
-  def test_invalid_rows_are_neither_counted_nor_an_earlier_use(self):
-    found = metrics.steps_since_last_use_histogram(
-      array([5, 5, -1]),
-      array([4, 4, 8]),
-      jnp.array([False, True, False]),
-      array(6),
-      num_bins=3,
-    )
-    np.testing.assert_array_equal(found, [0, 0, 1, 0])
-
-  def test_histograms_of_a_run_equal_those_of_one_list_of_uses(self):
-    rng = np.random.default_rng(0)
-    num_bins, last_sampled = 4, np.full(6, -1, np.int32)
-    uses, total = [], 0
-    count = jax.jit(
-      functools.partial(
-        metrics.steps_since_last_use_histogram, num_bins=num_bins
-      )
-    )
-    for step in range(20):
-      slots = rng.integers(0, 6, 5, np.int32)
-      is_valid = rng.random(5) < 0.5
-      total += count(last_sampled[slots], slots, is_valid, array(step))
-      uses += [(step, slot) for slot in slots[is_valid]]
-      last_sampled[slots[is_valid]] = step
-    expected = np.zeros(1 + num_bins)
-    for i, (step, slot) in enumerate(uses):
-      before = [s for s, other in uses[:i] if other == slot]
-      gap = min(step - before[-1], num_bins - 1) if before else -1
-      expected[1 + gap] += 1
-    np.testing.assert_array_equal(total, expected)
-    self.assertTrue((expected > 0).all())
-
-  def test_wrong_inputs_raise(self):
-    ones = jnp.ones(2, jnp.int32)
-    with self.assertRaisesRegex(AssertionError, 'rank'):
-      metrics.steps_since_last_use_histogram(
-        ones, ones, ones > 0, ones, num_bins=2
-      )
-    with self.assertRaisesRegex(AssertionError, 'shape'):
-      metrics.steps_since_last_use_histogram(
-        ones, ones[:1], ones > 0, array(0), num_bins=2
-      )
 
 
 if __name__ == '__main__':
