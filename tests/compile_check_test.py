@@ -31,7 +31,6 @@ def get_config():
   return tiny.config(
     replay__batch_size=16,
     replay__updates_per_iteration=1,
-    evaluation__every=0,
   )
 """
 
@@ -63,7 +62,11 @@ class MainTest(parameterized.TestCase):
 
   def test_a_run_on_eight_devices(self):
     status, out, err = _main(
-      self.config, '--topology=cpu:8', _MESH, f'--json={self.path}/out.json'
+      self.config,
+      '--topology=cpu:8',
+      _MESH,
+      '--config.logging.samples_every=2',
+      f'--json={self.path}/out.json',
     )
     self.assertEqual(status, 0, out + err)
     for words in (

@@ -88,9 +88,9 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       logits_chunk=None,
       remat=False,
     ),
-    evaluation=config_lib.Evaluation(every=2, num_prompts=4, num_samples=2),
+    evaluation=config_lib.Evaluation(every=0, num_prompts=4, num_samples=2),
     logging=config_lib.Logging(
-      histogram_bins=4, tensorboard=False, samples_every=2, num_samples=4
+      histogram_bins=4, tensorboard=False, samples_every=0, num_samples=4
     ),
     checkpoint=config_lib.Checkpoint(every=1, keep=3),
     mesh=config_lib.Mesh(

@@ -54,7 +54,6 @@ def trained() -> Trained:
     seed=13,  # Of 13 and 14, each iteration has a right answer.
     num_seeds=2,
     num_iterations=2,
-    evaluation__every=0,
     text__system_message='Think.',
     text__use_chat_template=True,
     text__max_prompt_tokens=64,

@@ -94,7 +94,7 @@ class UserFunctionsTest(train_test.TrainTestCase):
       "'my_rules:nothing\\(\\)' gives no stored rollout a positive weight",
     ):
       train.train(
-        tiny.config(num_iterations=9, evaluation__every=0),
+        tiny.config(num_iterations=9),
         workdir,
         weights=self.rules.nothing,
       )

@@ -166,7 +166,7 @@ class RunTest(parameterized.TestCase):
 
 class ProgramsTest(parameterized.TestCase):
   def test_a_task_in_jax_is_one_program_and_what_is_off_is_left_out(self):
-    config = tiny.config(evaluation__every=0, logging__samples_every=0)
+    config = tiny.config()
     _, _, programs = _programs(config, {'data': 1, 'fsdp': 1, 'tensor': 1})
     self.assertEqual(list(programs), ['init', 'cycle', 'checkpoint'])
     self.assertEqual(programs['cycle'].collectives, [])
@@ -174,8 +174,6 @@ class ProgramsTest(parameterized.TestCase):
 
   def test_with_the_buffer_on_the_host_a_task_in_jax_goes_in_steps(self):
     config = tiny.config(
-      evaluation__every=0,
-      logging__samples_every=0,
       mesh__buffer_memory='pinned_host',
     )
     # Which programs there are, and what the first makes, shows without

@@ -115,7 +115,7 @@ class FittingTest(parameterized.TestCase):
         'checkpoint': 2 * kept,
       },
     )
-    without = tiny.config(evaluation__every=0)
+    without = tiny.config()
     self.assertNotIn(
       'evaluate', fitting.planned_peaks(without, self.experiment, _ONE)
     )

@@ -313,7 +313,7 @@ class MemoryTest(parameterized.TestCase):
     ({'data': 16, 'fsdp': 1, 'tensor': 1}, 'rows of a microbatch = 8'),
   )
   def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):
-    config = tiny.config(evaluation__every=0, replay__capacity=96)
+    config = tiny.config(replay__capacity=96)
     parts = _parts(config)
     with self.assertRaisesRegex(ValueError, message):
       memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))

@@ -111,8 +111,6 @@ class CycleTest(parameterized.TestCase):
     config = tiny.config(
       num_iterations=3,
       replay__updates_per_iteration=0.5,
-      evaluation__every=0,
-      logging__samples_every=0,
       checkpoint__every=3,
     )
     run = train.train(config, folder)

@@ -305,7 +305,7 @@ def _run(sizes, sampler_sizes=None):
   config = tiny.config(
     **settings('qwen3'),
     num_iterations=2,
-    logging__samples_every=0,
+    evaluation__every=2,
     checkpoint__every=2,
     mesh__shape=shapes[0],
     mesh__sampler_shape=shapes[1],

@@ -152,7 +152,7 @@ class MeshesTest(parameterized.TestCase):
 
   @parameterized.parameters(
     (
-      {'sampler__num_prompts': 5, 'evaluation__every': 0},
+      {'sampler__num_prompts': 5},
       r'num_prompts x sampler.group_size = 20',
     ),
     ({'replay__batch_size': 12}, 'rows of an update = 12'),
