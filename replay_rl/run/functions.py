@@ -260,7 +260,7 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
   params = jax.eval_shape(parts.init_params_fn, rng_key)
   hyper = state.as_arrays(parts.hyper)
   run = _trace(
-    'replay.capacity',
+    f'replay.capacity = {parts.capacity}',
     lambda params: state.init(parts, params, jnp.zeros((), jnp.uint32), hyper),
     params,
   )
@@ -325,4 +325,4 @@ def _trace(what: str, function: Callable, *arguments: base.PyTree):
   try:
     return jax.eval_shape(function, *arguments)
   except (ValueError, TypeError) as error:
-    raise ValueError(f'{what}: {error}') from error
+    raise ValueError(f'{what}: must fit the run ({error})') from error

@@ -306,10 +306,10 @@ class MemoryTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({'data': 1, 'fsdp': 1}, 'must name the axes'),
-    ({'data': 1, 'fsdp': -1, 'tensor': 1}, 'must be positive'),
-    ({'data': 1, 'fsdp': 1, 'tensor': 4}, 'tensor = 4 .* model.num_heads = 2'),
+    ({'data': 1, 'fsdp': -1, 'tensor': 1}, 'must have positive'),
+    ({'data': 1, 'fsdp': 1, 'tensor': 4}, 'model.num_heads = 2 .* tensor = 4'),
     ({'data': 1, 'fsdp': 32, 'tensor': 1}, 'divide'),
-    ({'data': 3, 'fsdp': 1, 'tensor': 1}, '= 3 .*num_prompts x .* = 16'),
+    ({'data': 3, 'fsdp': 1, 'tensor': 1}, 'num_prompts x .* = 16 .* = 3'),
     ({'data': 16, 'fsdp': 1, 'tensor': 1}, 'rows of a microbatch = 8'),
   )
   def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):
