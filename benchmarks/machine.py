@@ -33,7 +33,7 @@ def resident(field):
     name, value = line.split(':', 1)
     if name == field:
       return int(value.split()[0]) * 1024 / MEGABYTE
-  raise ValueError(f'{field} is not in /proc/self/status')
+  raise ValueError(f'field = {field!r}: must be in /proc/self/status')
 
 
 def reset_peak():

@@ -140,7 +140,7 @@ def choose(
   names, calls, hashes = [], [], {}
   for reference, function, values in parsed:
     if function is not kind.functions.get(reference):
-      _check_arguments(f'{complaint}{reference}', function, kind)
+      _check_arguments(complaint, function, kind)
       source = _source(complaint, function, set())
       hashes[reference] = hashlib.sha256(source.encode()).hexdigest()
     short = re.split('[.:]', reference)[-1]
@@ -149,7 +149,7 @@ def choose(
     prefix = ''
     if len(parsed) > 1:
       prefix = f'{short}.' if number == 1 else f'{short}_{number}.'
-    calls.append(_call(complaint, prefix, function, values, offered))
+    calls.append(_call(f'{field}.{prefix}', prefix, function, values, offered))
   return Choice(
     text=text,
     scalars={
@@ -230,51 +230,51 @@ def _parse_call(
   for keyword in node.keywords:
     name = keyword.arg or '**'
     if name == '**' or name in values:
-      raise ValueError(f'{complaint}{name}: must be given once, as name=value')
+      raise ValueError(f'{complaint}must give {name} once, as name=value')
     try:
       is_inf = isinstance(keyword.value, ast.Name) and keyword.value.id == 'inf'
       values[name] = math.inf if is_inf else ast.literal_eval(keyword.value)
     except _PARSE_ERRORS as error:
       raise ValueError(
-        f'{complaint}{name}: must be a number, a bool, a string or None'
+        f'{complaint}must have a number, bool, string or None as {name}'
       ) from error
   if reference in kind.functions:
     return reference, kind.functions[reference], values
   module, colon, name = reference.partition(':')
   if not colon:
-    raise ValueError(f'{complaint}{reference}: {_must(kind)}')
+    raise ValueError(f'{complaint}{_must(kind)}, not {reference}')
   try:
     return reference, getattr(importlib.import_module(module), name), values
   except (Exception, SystemExit) as error:  # The module may raise anything.
     raise ValueError(
-      f'{complaint}{reference}: must be importable, but raised '
-      f'{type(error).__name__}: {error}'
+      f'{complaint}must have an importable {reference} '
+      f'({type(error).__name__}: {error})'
     ) from error
 
 
 def _call(
-  complaint: str,
+  owner: str,
   prefix: str,
   function: Callable,
   values: dict[str, Any],
   offered: Mapping[str, Any],
 ) -> _Call:
   """Returns a function with its constants, `values` and defaults, checked."""
-  try:
-    known = constants.of_function(function)
-  except ValueError as error:
-    raise ValueError(f'{complaint}{error}') from error
+  known = constants.of_function(function)
   allowed = [name for name in known if name not in offered]
   for name in values:
     if name not in allowed:
-      raise ValueError(f'{complaint}{name}: must be one of {allowed}')
+      raise ValueError(
+        f'{owner}{name} = {constants.shown(values[name])}: must be named one '
+        f'of {allowed}'
+      )
   values = {name: known[name].default for name in allowed} | values
-  missing = [
+  missing = ', '.join(
     name for name in allowed if values[name] is inspect.Parameter.empty
-  ]
+  )
   if missing:
-    raise ValueError(f'{complaint}{missing}: must be given')
-  constants.check(complaint, function, values)
+    raise ValueError(f'{owner}{missing} = None: must be given')
+  constants.check(owner, function, values)
   # An int becomes a float, because a program has one type for the constant.
   scalars = {
     name: float(value) if float in known[name].types else value
@@ -316,19 +316,21 @@ def _called(complaint: str, function: Callable) -> str:
 
 def _check_arguments(complaint: str, function: Callable, kind: Kind) -> None:
   """Raises ValueError if a function has other arguments than the kind."""
-  _innermost(f'{complaint}: ', function)
+  _innermost(complaint, function)
   try:
     signature = inspect.signature(function)
   except (TypeError, ValueError) as error:  # A partial with too many arguments.
-    raise ValueError(f'{complaint}: {error}') from error
+    raise ValueError(
+      f'{complaint}must be a call or a Python function ({error})'
+    ) from error
   arguments = list(kind.positionals)
   keywords = [
     x for x in signature.parameters.values() if x.kind is x.KEYWORD_ONLY
   ]
   if list(signature.parameters) != arguments + [x.name for x in keywords]:
     raise ValueError(
-      f'{complaint}{signature}: must take ({", ".join(arguments)}) and keyword '
-      'constants after a *'
+      f'{complaint}must take ({", ".join(arguments)}) and keyword constants '
+      f'after a *, not {signature}'
     )
 
 
@@ -363,8 +365,8 @@ def _source(complaint: str, value: Any, seen: set[int]) -> str:
       parts += [cell.cell_contents for cell in value.__closure__ or ()]
     except (OSError, ValueError) as error:
       raise ValueError(
-        f'{complaint}{value.__qualname__}: must be defined in a file, so that '
-        'its source can be recorded'
+        f'{complaint}must have the source of {value.__qualname__} in a file, '
+        'so that it can be recorded'
       ) from error
   elif isinstance(value, (list, tuple)):
     parts = value

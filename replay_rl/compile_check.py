@@ -176,7 +176,7 @@ def _collectives_table(check: fitting.Check) -> rich.table.Table:
 def main(argv: list[str]) -> None:
   """Prints the check that the flags ask for."""
   if len(argv) > 1:
-    print(f'error: unexpected arguments: {argv[1:]}', file=sys.stderr)
+    print(f'error: arguments = {argv[1:]}: must be flags', file=sys.stderr)
     sys.exit(2)
   absl_logging.set_verbosity(absl_logging.WARNING)
   jax.config.update('jax_platforms', 'cpu')  # Leaves an accelerator alone.
@@ -216,10 +216,13 @@ def main(argv: list[str]) -> None:
 def _results() -> Iterator[fitting.Check | str]:
   """Yields the checks, and a line for each mesh that is not compiled."""
   if _CONFIG.value is None:
-    raise ValueError('--config must be given')
+    raise ValueError('--config = None: must be given')
   generation = _SMALLEST.value
   if (_TOPOLOGY.value is None) == (generation is None):
-    raise ValueError('one of --topology and --smallest must be given')
+    raise ValueError(
+      f'--topology = {_TOPOLOGY.value!r}, --smallest = {generation!r}: must be '
+      'one of the two, not both'
+    )
   config = _CONFIG.value
   if config.mesh.sampler_shape is not None:
     raise ValueError(

@@ -112,7 +112,7 @@ def check(owner: str, function: Callable, values: Mapping[str, Any]) -> None:
   """Raises ValueError if the signature does not allow a value.
 
   Args:
-    owner: start of the message, such as the config field with the values.
+    owner: start of each name, such as `replay.weights.`.
     function: has the keyword constants.
     values: values of some constants, by name; arrays are not checked.
   """

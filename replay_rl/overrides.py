@@ -30,7 +30,7 @@ class DictParser(flags.ArgumentParser):
     try:
       value = json.loads(argument)
     except ValueError as error:
-      raise ValueError(f'must be JSON: {error}') from error
+      raise ValueError(f'must be JSON ({error})') from error
     if value is not None and not isinstance(value, dict):
       raise ValueError('must be a JSON object, such as {"data": 1}')
     return value

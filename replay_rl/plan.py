@@ -233,13 +233,14 @@ def sentences(needs: Plan) -> list[str]:
 def main(argv: list[str]) -> None:
   """Prints the plan that the flags ask for."""
   if len(argv) > 1:
-    print(f'error: unexpected arguments: {argv[1:]}', file=sys.stderr)
+    print(f'error: arguments = {argv[1:]}: must be flags', file=sys.stderr)
     sys.exit(2)
   absl_logging.set_verbosity(absl_logging.WARNING)
   jax.config.update('jax_platforms', 'cpu')  # Leaves an accelerator alone.
   try:
     if _CONFIG.value is None or _DEVICE.value is None:
-      raise ValueError('--config and --device must be given')
+      name = '--config' if _CONFIG.value is None else '--device'
+      raise ValueError(f'{name} = None: must be given')
     config = _CONFIG.value
     needs = plan(
       config,

@@ -177,9 +177,9 @@ def _enter(
         )
   path = workdir / workdir_lib.CONFIG
   processes.check_equal(
-    what,
+    str(path),
     path.read_text() if path.exists() else None,
-    'must be a folder that all processes share',
+    'all processes must share that folder',
   )
 
 
@@ -301,7 +301,7 @@ def _sigterm() -> Iterator[threading.Event]:
 def main(argv: list[str]) -> None:
   """Trains the run that the flags name."""
   if len(argv) > 1:
-    raise app.UsageError(f'unexpected arguments: {argv[1:]}')
+    raise app.UsageError(f'arguments = {argv[1:]}: must be flags')
   absl_logging.set_verbosity(absl_logging.WARNING)  # Hides Orbax's messages.
   try:
     if _WORKDIR.value is None or _CONFIG.value is None:

@@ -236,7 +236,7 @@ def main(arguments: Sequence[str]) -> int:
   try:
     if len(arguments) > 1:
       raise ValueError(
-        f'arguments = {arguments[1:]}: must be flags, see --help'
+        f'arguments = {arguments[1:]}: must be flags; see --help'
       )
     _check_flags()
     out = pathlib.Path(_OUT.value)

@@ -131,7 +131,7 @@ class CallsTest(parameterized.TestCase):
     self.assertEqual(replaced, -8.0)
     ignoring = choices.choose('f', 'uniform()', kind, offered)
     self.assertEqual(ignoring.takes, set())
-    with self.assertRaisesRegex(ValueError, r"batch_size: .* \['share'\]"):
+    with self.assertRaisesRegex(ValueError, r"batch_size = 1: .* \['share'\]"):
       choices.choose('f', 'composed(share=1.0, batch_size=1)', kind, offered)
 
   def test_other_scalars_than_those_of_the_choice_raise(self):
@@ -178,11 +178,10 @@ class RefusedTest(parameterized.TestCase):
       choices.choose('replay.weights', text, kind)
     return str(raised.exception)
 
-  def test_a_value_out_of_range_is_shown_with_field_and_text(self):
+  def test_a_value_out_of_range_is_shown_with_its_field(self):
     self.assertEqual(
       self.message('recency(half_life=-1)'),
-      "replay.weights = 'recency(half_life=-1)': half_life = -1: must be in "
-      '(0, inf)',
+      'replay.weights.half_life = -1: must be in (0, inf)',
     )
 
   def test_what_is_no_call_is_told_what_is_allowed(self):
@@ -206,8 +205,8 @@ class RefusedTest(parameterized.TestCase):
       ':uniform()',
       'recency(half_life=' + '9' * 1900 + ')' * 2,
     ]:
-      self.assertEndsWith(
-        self.message(text), f': {one}, or several joined by *, {some}'
+      self.assertIn(
+        f': {one}, or several joined by *, {some}', self.message(text)
       )
     self.assertEqual(
       self.message('uniform() * uniform()', KEEP),
@@ -215,24 +214,38 @@ class RefusedTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-    ('volume(x=1)', "'volume(x=1)': volume: must be one call with keyword"),
-    ('math.sqrt()', 'math.sqrt: must be one call with keyword constants'),
-    ('uniform()()', '(): must be one call with keyword constants'),
-    ('(lambda: 1)()', '(): must be one call with keyword constants'),
-    ('recency()', "['half_life']: must be given"),
-    ('recency(half_life=1, x=2)', "x: must be one of ['half_life']"),
+    ('volume(x=1)', "'volume(x=1)': must be one call with keyword constants"),
+    ('volume(x=1)', 'or module:name, not volume'),
+    ('math.sqrt()', 'or module:name, not math.sqrt'),
+    ('uniform()()', 'or module:name, not ()'),
+    ('(lambda: 1)()', 'or module:name, not ()'),
+    ('recency()', 'replay.weights.half_life = None: must be given'),
+    (
+      'uniform() * recency() * recency(half_life=1)',
+      'replay.weights.recency.half_life = None: must be given',
+    ),
+    ('recency(half_life=1, x=2)', "x = 2: must be named one of ['half_life']"),
     (
       'recency(half_life=1, half_life=2)',
-      'half_life: must be given once, as name=value',
+      'must give half_life once, as name=value',
     ),
-    ('recency(**{"half_life": 1})', '**: must be given once, as name=value'),
-    ('recency(half_life=open("x"))', 'half_life: must be a number, a bool, a'),
-    ('recency(half_life={[]: 1})', 'half_life: must be a number, a bool, a'),
-    ('recency(half_life=(y := 1))', 'half_life: must be a number, a bool, a'),
-    ("recency(half_life=f'1')", 'half_life: must be a number, a bool, a'),
+    ('recency(**{"half_life": 1})', 'must give ** once, as name=value'),
+    (
+      'recency(half_life=open("x"))',
+      'must have a number, bool, string or None as',
+    ),
+    (
+      'recency(half_life={[]: 1})',
+      'must have a number, bool, string or None as',
+    ),
+    (
+      'recency(half_life=(y := 1))',
+      'must have a number, bool, string or None as',
+    ),
+    ("recency(half_life=f'1')", 'must have a number, bool, string or None as'),
     ('recency(half_life=1e999)', 'half_life = inf: must be in (0, inf)'),
     ('recency(half_life=inf)', 'half_life = inf: must be in (0, inf)'),
-    ('recency(half_life=nan)', 'half_life: must be a number, a bool, a'),
+    ('recency(half_life=nan)', 'must have a number, bool, string or None as'),
     ('recency(half_life=1e39)', 'half_life = 1e+39: must fit a 32-bit number'),
     ('recency(half_life=0x' + 'f' * 500 + ')', '<int of 2000 bits>: must fit'),
     ('recency(half_life=True)', 'half_life = True: must be of type float'),
@@ -248,11 +261,8 @@ class RefusedTest(parameterized.TestCase):
     ('(' * 10**5, 'must have at most 2000 printable characters'),
     ('(' * 1900, 'must be one call with keyword constants'),
     ('-' * 1900 + '1', 'must be one call with keyword constants'),
-    ('uniform' + '()' * 900, '(): must be one call with keyword constants'),
-    (
-      'uniform() * ' * 160 + 'x()',
-      'x: must be one call with keyword constants',
-    ),
+    ('uniform' + '()' * 900, 'or module:name, not ()'),
+    ('uniform() * ' * 160 + 'x()', 'or module:name, not x'),
     ('uniform(\x00)', 'must have at most 2000 printable characters'),
     ('\ud800', 'must have at most 2000 printable characters'),
     (3, 'replay.weights = 3: must be a call or a Python function'),
@@ -359,25 +369,28 @@ class UserFunctionsTest(parameterized.TestCase):
     self.assertLen(choices.choose('f', rule, WEIGHTS).record['functions'], 1)
 
   @parameterized.parameters(
-    ('no_such_module:rule()', 'must be importable, but raised ModuleNotFound'),
-    (f'{MODULE}:rule()', 'must be importable, but raised AttributeError'),
-    (f'{MODULE}:made:rule()', 'must be importable, but raised AttributeError'),
+    ('no_such_module:rule()', r'an importable .* \(ModuleNotFoundError: '),
+    (f'{MODULE}:rule()', r'must have an importable .* \(AttributeError: '),
+    (f'{MODULE}:made:rule()', r'an importable .* \(AttributeError: '),
     (f'{MODULE}:base()', ': must be a call or a Python function'),
     ('os:system()', ': must be a call or a Python function'),
-    (f'{MODULE}:reversed_arguments()', r'\(step, state\): must take \(state, '),
+    (
+      f'{MODULE}:reversed_arguments()',
+      r'must take \(state, .*, not \(step, state\)',
+    ),
     (
       f'{MODULE}:with_any_keyword()',
       r': must take \(state, step\) and keyword',
     ),
-    (f'{MODULE}:made()', r'\(factor\): must take \(state, step\) and keyword'),
-    (f'{MODULE}:scaled()', r"\['scale'\]: must be given"),
+    (f'{MODULE}:made()', r'must take \(state, step\) .*, not \(factor\)'),
+    (f'{MODULE}:scaled()', 'scale = None: must be given'),
     (f'{MODULE}:scaled(scale=0)', r'scale = 0: must be in \(0, inf\)'),
     (functools.partial(uniform, 1, 2, 3), 'has incorrect arguments'),
     (functools.partial(uniform, state=1), 'must take'),
     (functools.partial(recency, half_life=-1), 'half_life = -1: must be in'),
   )
   def test_refuses_what_does_not_fit(self, choice, message):
-    with self.assertRaisesRegex(ValueError, f'^f = .*{message}'):
+    with self.assertRaisesRegex(ValueError, f'^f.*{message}'):
       choices.choose('f', choice, WEIGHTS)
 
   def test_a_module_that_fails_or_exits_is_named(self):
@@ -387,12 +400,14 @@ class UserFunctionsTest(parameterized.TestCase):
     for name, line in [('fails', '1 / 0'), ('exits', 'raise SystemExit(3)')]:
       folder.create_file(f'module_that_{name}.py', line)
       with self.assertRaisesRegex(
-        ValueError, f'module_that_{name}:f: must be importable, but raised '
+        ValueError, f'must have an importable module_that_{name}:f '
       ):
         choices.choose('f', f'module_that_{name}:f()', WEIGHTS)
 
   def test_a_function_without_a_file_raises(self):
     variables = {}
     exec('def rule(state, step): return state', variables)
-    with self.assertRaisesRegex(ValueError, 'rule: must be defined in a file'):
+    with self.assertRaisesRegex(
+      ValueError, 'must have the source of rule in a file'
+    ):
       choices.choose('f', variables['rule'], WEIGHTS)

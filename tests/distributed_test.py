@@ -102,7 +102,7 @@ class TwoProcessesTest(absltest.TestCase):
         'differing',
         split,
         changes_of_1={'seed': 1},
-        error=r'config: differs between process 0 and the processes \[1\]',
+        error=r'processes that differ in config = \[1\]: must be none',
       ),
       cls._job('whole', split),
       cls._job('killed', split, signal=['SIGKILL', 1, 4]),

@@ -120,14 +120,14 @@ class MainTest(parameterized.TestCase):
     self.assertEqual(config.model.checkpoint, '/there')
 
   @parameterized.parameters(
-    (('--device=h100',), '--config and --device must be given'),
+    (('--device=h100',), '--config = None: must be given'),
     (('--device=abacus',), "device = 'abacus'"),
     (('--device=h100', '--mesh=[1]'), 'must be a JSON object'),
     (('--device=h100', '--mesh={'), 'must be JSON'),
     (('--device=h100', '--mesh={"data": 1}'), 'must name the axes'),
     (('--device=h100', '--config.replay.capacity=3'), 'capacity = 3'),
     (('--device=h100', '--config.replay.capcity=3'), 'capcity'),
-    (('--device=h100', 'more'), 'unexpected arguments'),
+    (('--device=h100', 'more'), 'must be flags'),
   )
   def test_bad_input_ends_with_one_line(self, flags, message):
     config = [f'--config={ROOT}/configs/quickstart.py']

@@ -34,6 +34,7 @@ class TextRunTest(absltest.TestCase):
       self.folder,
       num_iterations=4,
       num_seeds=2,
+      evaluation__every=2,
       evaluation__num_prompts=3,
       logging__samples_every=2,
       sampler__weight_lag=5,

@@ -99,48 +99,43 @@ class BadInputTest(TrainTestCase):
     _refused(
       'replay.weights',
       'fifo()',
-      'fifo: must be one call with keyword constants, or several joined by *, '
+      'must be one call with keyword constants, or several joined by *, '
       'such as name(x=1), of advantage_magnitude, ',
     ),
     _refused('replay.keep', 'fifo() * fifo()', 'must be one call with keyword'),
-    _refused(
-      'replay.draw',
-      'blocked_inverse_cdf(stratified="no")',
-      "stratified = 'no': must be of type bool",
+    (
+      '--config.replay.draw=blocked_inverse_cdf(stratified="no")',
+      "replay.draw.stratified = 'no': must be of type bool",
     ),
     _refused(
       'replay.weights',
       'max_age(limit=1, limit=2)',
-      'limit: must be given once, as name=value',
+      'must give limit once, as name=value',
     ),
     *(
-      _refused(
-        'loss.policy',
-        f'clipped_surrogate({constants})',
-        f'{complaint}: must be in ',
+      (
+        f'--config.loss.policy=clipped_surrogate({constants})',
+        f'loss.policy.{complaint}: must be in ',
       )
       for constants, complaint in (
         ('clip_low=0.2, clip_high=0.2, dual_clip=0.5', 'dual_clip = 0.5'),
         ('clip_low=-5, clip_high=0.2, dual_clip=None', 'clip_low = -5'),
       )
     ),
-    _refused(
-      'loss.policy',
-      'truncated_importance_sampling(max_ratio=-2)',
-      'max_ratio = -2: must be in (0, inf]',
+    (
+      '--config.loss.policy=truncated_importance_sampling(max_ratio=-2)',
+      'loss.policy.max_ratio = -2: must be in (0, inf]',
     ),
     *(
-      _refused(
-        'loss.advantage',
-        f'group_standardized(eps={eps})',
-        f'eps = {eps}: must be in (0, inf)',
+      (
+        f'--config.loss.advantage=group_standardized(eps={eps})',
+        f'loss.advantage.eps = {eps}: must be in (0, inf)',
       )
       for eps in (-1, 0)
     ),
-    _refused(
-      'loss.normalizer',
-      'constant(tokens_per_row=0)',
-      'tokens_per_row = 0: must be in (0, inf)',
+    (
+      '--config.loss.normalizer=constant(tokens_per_row=0)',
+      'loss.normalizer.tokens_per_row = 0: must be in (0, inf)',
     ),
     (
       '--config.replay.compose=fresh_only()',
@@ -154,7 +149,7 @@ class BadInputTest(TrainTestCase):
     ('--config.mesh.shape={"data": 1}', 'must name the axes'),
     (
       '--config.mesh.shape={"data": -1, "fsdp": 2, "tensor": 4}',
-      'tensor = 4 must divide model.num_kv_heads = 2',
+      'must split model.num_kv_heads = 2 into tensor = 4 equal parts',
     ),
     (
       '--config.mesh.sampler_shape={"data": 1, "fsdp": 2, "tensor": 1}',

@@ -159,7 +159,7 @@ def _finish(folder, config, workdir, number, iterations, *changes) -> None:
   with launched(commands, _NUM_DEVICES // number) as started:
     statuses = [process.wait(_TIMEOUT) for process in started]
   if any(statuses):
-    raise RuntimeError(f'{commands[0]} ended with {statuses}')
+    raise RuntimeError(f'statuses of {commands[0]} = {statuses}: must be 0')
 
 
 def _wait_for_lines(
@@ -167,7 +167,7 @@ def _wait_for_lines(
 ) -> None:
   while _num_lines(workdir) < number:
     if any(process.poll() is not None for process in started):
-      raise RuntimeError('a process has ended before it was told to')
+      raise RuntimeError(f'lines = {_num_lines(workdir)}: must reach {number}')
     time.sleep(0.02)
 
 

@@ -92,7 +92,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
   tokenizer = tokenizer_lib.load(pathlib.Path(settings.tokenizer).expanduser())
   benchmarks = _benchmarks(options, settings, tokenizer)
   config = _architecture(settings, run, tokenizer)
-  mesh = mesh_lib.make(settings.mesh)
+  mesh = mesh_lib.make(settings.mesh, field='mesh')
   cache = pathlib.Path(options.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   with jax.set_mesh(mesh):
@@ -321,7 +321,7 @@ def _baseline(
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f'baseline = {str(options.baseline)!r}: must hold the {RESULTS} of an '
-      f'evaluation: {error!r}'
+      f'evaluation ({error!r})'
     ) from error
   there, here = (
     {name: version['problems'] for name, version in versions.items()}

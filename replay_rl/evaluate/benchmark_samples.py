@@ -78,7 +78,9 @@ def load(
       chat=chat,
     )
   except ValueError as error:
-    raise ValueError(f'benchmark {name!r}: {error}') from error
+    raise ValueError(
+      f'benchmarks = {name!r}: must have prompts that fit ({error})'
+    ) from error
   return Benchmark(name, problems, table)
 
 
@@ -275,8 +277,8 @@ def _read(
         index, which = divmod(number, num_samples)
         if number >= num_rows or place != (benchmark.problems[index].id, which):
           raise ValueError(
-            f'{path}:{number + 1}: sample {place[1]} of problem {place[0]!r}: '
-            'must not be in this place; the file is of another evaluation'
+            f'problem, sample of {path}:{number + 1} = {place}: must be those '
+            'of this evaluation'
           )
         lines.append(line)
         ends.append(ends[-1] + len(raw))

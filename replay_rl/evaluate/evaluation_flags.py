@@ -187,7 +187,7 @@ def resolve(
       )
     values['system'] = None  # A run may have one, which --no-chat ignores.
   values['temperature'], values['top_p'] = _protocol(options)
-  values['mesh'] = dict(mesh_lib.make(values['mesh']).shape)
+  values['mesh'] = dict(mesh_lib.make(values['mesh'], field='mesh').shape)
   if run is not None:
     values['step'] = run_weights.pick_step(run.folder, options.step)
     values['seed'] = run_weights.pick_seed(run, options.seed)
@@ -232,7 +232,7 @@ def _names(listed: str) -> tuple[str, ...]:
     name and name == pathlib.PurePath(name).name for name in names
   ):
     raise argparse.ArgumentTypeError(
-      f'{listed!r}: must be distinct names with commas between them'
+      f'must be distinct names with commas between them, not {listed!r}'
     )
   return names
 
@@ -243,5 +243,5 @@ def _object(text: str) -> dict[str, Any]:
   except ValueError:
     value = None
   if not isinstance(value, dict):
-    raise argparse.ArgumentTypeError(f'{text!r}: must be a JSON object')
+    raise argparse.ArgumentTypeError(f'must be a JSON object, not {text!r}')
   return value

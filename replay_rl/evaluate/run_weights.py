@@ -59,8 +59,8 @@ def read_run(folder: pathlib.Path) -> TrainedRun:
     )
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise ValueError(
-      f'workdir = {str(folder)!r}: must hold the config of a run in text: '
-      f'{error!r}'
+      f'workdir = {str(folder)!r}: must hold the config of a run in text '
+      f'({error!r})'
     ) from error
 
 
@@ -175,7 +175,9 @@ def restore(
         ),
       )
   except Exception as error:  # Orbax and TensorStore raise many kinds.
-    raise ValueError(f'{where}: must be a checkpoint: {error}') from error
+    raise ValueError(
+      f'checkpoint = {str(where)!r}: must be readable ({error})'
+    ) from error
   params = restored['run']['learner']['params']
   _check(params, item['learner']['params'], restored['checksums'], where)
   seeds = restored['run']['seed'].tolist()
@@ -224,7 +226,10 @@ def _check(
     if leaf.shape != like.shape:
       problems.append(f'shape of {name} = {leaf.shape}: must be {like.shape}')
     # Leaf by leaf, since one device may lack room for all.
-    elif checksums.of_tree([leaf]) != {'[0]': saved.get(name)}:
-      problems.append(f'{name} has another checksum: the file is damaged')
+    elif (found := checksums.of_tree([leaf])['[0]']) != saved.get(name):
+      problems.append(
+        f'checksum of {name} = {found}: must be {saved.get(name)}, as saved'
+      )
   if problems:
-    raise ValueError('\n  '.join([f'{where}:', *problems]))
+    start = f'checkpoint = {str(where)!r}: must fit the model:'
+    raise ValueError('\n  '.join([start, *problems]))

@@ -62,7 +62,7 @@ def check(
   Raises:
     ValueError: a mesh that does not divide the run.
   """
-  mesh = mesh_lib.make(mesh_shape, topology.devices)
+  mesh = mesh_lib.make(mesh_shape, topology.devices, field='mesh')
   shape = dict(mesh.shape)
   planned = planned_peaks(config, experiment, shape)
   result = Check(topology, shape, planned, [], [])
@@ -128,7 +128,8 @@ def smallest(
     candidates = []
     for shape in shapes or topology_lib.meshes(len(topology.devices)):
       try:
-        shape = dict(mesh_lib.make(shape, topology.devices).shape)
+        made = mesh_lib.make(shape, topology.devices, field='mesh')
+        shape = dict(made.shape)
         planned = planned_peaks(config, experiment, shape)
       except ValueError as error:
         yield f'{name} {axes(shape)}: {error}'

@@ -236,7 +236,7 @@ def parse(text: str) -> Module:
     elif line == '}' and body:
       body.append(body.pop(root))  # pyright: ignore
   if entry is None:
-    raise ValueError('the text of a program must have an ENTRY computation')
+    raise ValueError(f'program = {text[:60]!r}: must have an ENTRY computation')
   return Module(computations, entry)
 
 
@@ -299,7 +299,7 @@ def _closing(text: str, start: int) -> int:
     depth += (text[place] == '(') - (text[place] == ')')
     if not depth:
       return place
-  raise ValueError(f'{text[:60]!r}: must close its parentheses')
+  raise ValueError(f'instruction = {text[:60]!r}: must close its parentheses')
 
 
 def _split(text: str) -> list[str]:

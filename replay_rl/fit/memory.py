@@ -77,8 +77,8 @@ def abstract_mesh(shape: Mapping[str, int]) -> jax.sharding.AbstractMesh:
     )
   if any(not isinstance(n, int) or n < 1 for n in shape.values()):
     raise ValueError(
-      f'mesh = {dict(shape)}: sizes must be positive; -1 is not allowed, '
-      'because there are no devices to count'
+      f'mesh = {dict(shape)}: must have positive sizes, not -1, because there '
+      'are no devices to count'
     )
   return jax.sharding.AbstractMesh(
     tuple(shape[axis] for axis in mesh_lib.AXES),
@@ -194,7 +194,9 @@ def _kept(
         if (sharding.memory_kind == 'pinned_host') == is_on_host
       )
     except ValueError as error:
-      raise ValueError(f'mesh = {dict(mesh.shape)}: {error}') from error
+      raise ValueError(
+        f'mesh = {dict(mesh.shape)}: must divide the arrays ({error})'
+      ) from error
 
   kept = {
     'parameters': size(run.learner.params, shardings.learner.params),

@@ -19,9 +19,9 @@ try:
   from jinja2 import parser as parser_lib
   from jinja2 import sandbox
 except ImportError as error:
-  raise ImportError("jinja2 is not installed: pip install -e '.[math]'") from (
-    error
-  )
+  raise ImportError(
+    "package = 'jinja2': must be installed; pip install -e '.[math]'"
+  ) from error
 
 
 def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
@@ -83,7 +83,7 @@ def render(
     )
   except jinja2.TemplateError as error:
     raise ValueError(
-      f'chat template = {template!r:.40}: must render: {error}'
+      f'chat template = {template!r:.40}: must render ({error})'
     ) from error
 
 

@@ -22,7 +22,7 @@ try:
   from tokenizers import pre_tokenizers
 except ImportError as error:
   raise ImportError(
-    "tokenizers is not installed: pip install -e '.[math]'"
+    "package = 'tokenizers': must be installed; pip install -e '.[math]'"
   ) from error
 
 # Qwen2 and Qwen3 cut text so before they merge; each digit is a piece.
@@ -185,7 +185,7 @@ def _from_tokenizer_json(path: pathlib.Path) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer.from_file(str(path))
   except Exception as error:  # The library raises nothing narrower.
     raise ValueError(
-      f'path = {str(path)!r}: must be a tokenizer: {error}'
+      f'path = {str(path)!r}: must be a tokenizer ({error})'
     ) from error
   # Some published files have the limits of training.
   backend.no_truncation()
@@ -216,7 +216,7 @@ def _from_vocab_and_merges(
   except Exception as error:  # The library raises nothing narrower.
     raise ValueError(
       f'folder = {str(folder)!r}: must have a vocab.json and a merges.txt that '
-      f'fit: {error}'
+      f'fit ({error})'
     ) from error
   backend = tokenizers.Tokenizer(model)
   backend.normalizer = normalizers.NFC()
@@ -309,7 +309,7 @@ def _read_config(path: pathlib.Path) -> Mapping[str, Any]:
   try:
     config = json.loads(path.read_text(encoding='utf-8'))
   except ValueError as error:
-    raise ValueError(f'path = {str(path)!r}: must be JSON: {error}') from error
+    raise ValueError(f'path = {str(path)!r}: must be JSON ({error})') from error
   if not isinstance(config, dict):
     raise ValueError(f'path = {str(path)!r}: must hold a JSON object')
   return config

@@ -31,7 +31,9 @@ RULES: Mapping[str, tuple[str, ...]] = {
 
 
 def make(
-  shape: Mapping[str, int], devices: Sequence[Any] | None = None
+  shape: Mapping[str, int],
+  devices: Sequence[Any] | None = None,
+  field: str = 'mesh.shape',
 ) -> jax.sharding.Mesh:
   """Returns a mesh with the axes data, fsdp and tensor.
 
@@ -39,32 +41,33 @@ def make(
     shape: size of each axis; at most one may be -1, for all devices that are
       left.
     devices: to use; None for all. A smaller mesh takes the first ones.
+    field: name of the shape, for messages.
 
   Raises:
     ValueError: other axes, sizes that are not positive, or too few devices.
   """
   devices = jax.devices() if devices is None else devices
   if set(shape) != set(AXES):
-    raise ValueError(f'mesh.shape = {dict(shape)}: must name the axes {AXES}')
+    raise ValueError(f'{field} = {dict(shape)}: must name the axes {AXES}')
   sizes = [shape[axis] for axis in AXES]
   if sizes.count(-1) > 1 or not all(
     type(size) is int and (size > 0 or size == -1) for size in sizes
   ):
     raise ValueError(
-      f'mesh.shape = {dict(shape)}: sizes must be positive, and at most one -1'
+      f'{field} = {dict(shape)}: must have positive sizes, and at most one -1'
     )
   given = math.prod(size for size in sizes if size != -1)
   if -1 in sizes:
     if len(devices) % given:
       raise ValueError(
-        f'mesh.shape = {dict(shape)}: {given} must divide the '
-        f'{len(devices)} devices'
+        f'{field} = {dict(shape)}: must have a product that divides the '
+        f'{len(devices)} devices, not {given}'
       )
     sizes[sizes.index(-1)] = len(devices) // given
   needed = math.prod(sizes)
   if needed > len(devices):
     raise ValueError(
-      f'mesh.shape = {dict(shape)}: needs {needed} devices of {len(devices)}'
+      f'{field} = {dict(shape)}: must use at most {len(devices)} devices'
     )
   return jax.sharding.Mesh(
     np.array(devices[:needed]).reshape(sizes),
@@ -98,12 +101,9 @@ def check(
   for name, axis, size in sizes:
     parts = num_parts(mesh, axis)
     if size % parts:
-      too_few = (
-        '' if size > parts else f'; there are fewer than {parts} to split'
-      )
       raise ValueError(
-        f'{field} = {dict(mesh.shape)}: {" x ".join(RULES[axis])} = {parts} '
-        f'must divide {name} = {size}{too_few}'
+        f'{field} = {dict(mesh.shape)}: must split {name} = {size} into '
+        f'{" x ".join(RULES[axis])} = {parts} equal parts'
       )
 
 

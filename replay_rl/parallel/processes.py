@@ -69,8 +69,8 @@ def start(
       return
   elif missing:
     raise ValueError(
-      f'{" and ".join(missing)}: must be given, as the other of '
-      f'{", ".join(explicit)} are'
+      f'{", ".join(missing)} = None: must be given with the others of '
+      f'{", ".join(explicit)}'
     )
   else:
     _check_flags(coordinator_address, num_processes, process_id)
@@ -93,12 +93,12 @@ def start(
   except (ValueError, RuntimeError) as error:
     if missing:
       raise ValueError(
-        '--distributed: this is no TPU pod, SLURM, Open MPI or Kubernetes job '
-        f'that JAX knows; give {", ".join(explicit)} instead ({error})'
+        '--distributed = True: must be in a TPU pod, SLURM, Open MPI or '
+        f'Kubernetes; give {", ".join(explicit)} instead ({error})'
       ) from error
     raise ValueError(
-      f'--coordinator_address = {coordinator_address!r}: the {num_processes} '
-      f'processes did not find each other there ({error})'
+      f'--coordinator_address = {coordinator_address!r}: must be where the '
+      f'{num_processes} processes find each other ({error})'
     ) from error
 
 
@@ -245,7 +245,7 @@ def check_equal(what: str, value: Any, advice: str) -> None:
   others = np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
   if others:
     raise ValueError(
-      f'{what}: differs between process 0 and the processes {others}; {advice}'
+      f'processes that differ in {what} = {others}: must be none; {advice}'
     )
 
 

@@ -155,7 +155,7 @@ def _thresholds(listed: str) -> tuple[float, ...]:
     return tuple(float(threshold) for threshold in listed.split(','))
   except ValueError:
     raise argparse.ArgumentTypeError(
-      f'{listed!r}: must be numbers with commas between them, such as .5,.6'
+      f'must be numbers with commas between them, not {listed!r}'
     ) from None
 
 

@@ -44,7 +44,9 @@ def interval(
   try:
     from scipy import stats  # Half of the time of a small report.
   except ImportError as error:
-    raise ImportError("Intervals need: pip install -e '.[plots]'") from error
+    raise ImportError(
+      "package = 'scipy': must be installed; pip install -e '.[plots]'"
+    ) from error
   ends = stats.bootstrap(
     tuple(samples),
     statistic,

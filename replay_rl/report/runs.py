@@ -141,8 +141,8 @@ def read(folder: str) -> Run:
     falls = np.argwhere(np.diff(values[key], axis=1) < 0)
     if falls.size:
       raise ValueError(
-        f'{path}/metrics.jsonl: {key}: must not fall, but falls at iteration '
-        f'{iterations[falls[0, 1] + 1]}'
+        f'falls of {key} in {path}/metrics.jsonl = {len(falls)}: must be none '
+        f'(the first is at iteration {iterations[falls[0, 1] + 1]})'
       )
   seconds, is_first = _read_timing(path / 'timing.jsonl', iterations)
   shape = (len(seeds), len(iterations))
@@ -166,7 +166,7 @@ def _read_header(path: pathlib.Path) -> dict[str, Any]:
   try:
     header = json.loads(_bytes(path))
   except ValueError as error:
-    raise ValueError(f'{path}: must be JSON: {error}') from None
+    raise ValueError(f'path = {str(path)!r}: must be JSON ({error})') from None
   header = {'versions': {}} | _object(str(path), header)
   for key in ('config', 'versions'):
     value_of(str(path), header, key, _OBJECT)
@@ -191,14 +191,16 @@ def read_lines(path: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
       if number > len(lines):
         warn(f'{place}: the half-written last line is left out')
         break
-      raise ValueError(f'{place}: must be JSON: {error}') from None
+      raise ValueError(
+        f'{place} = {line!r:.40}: must be JSON ({error})'
+      ) from None
     records.append((place, _object(place, record)))
   return records
 
 
 def _bytes(path: pathlib.Path) -> bytes:
   if not path.is_file():
-    raise ValueError(f'{path}: must be a file, is missing')
+    raise ValueError(f'path = {str(path)!r}: must be a file')
   return path.read_bytes()
 
 
@@ -217,7 +219,7 @@ def _read_metrics(
     # A run resumed from a checkpoint repeats iterations, bit for bit.
     if repr(rows.setdefault((iteration, seed), row)) != repr(row):
       raise ValueError(
-        f'{place}: iteration {iteration} of seed {seed}: must equal the line '
+        f'iteration {iteration} of seed {seed} = {place}: must equal the line '
         'before of the same iteration and seed'
       )
 
@@ -227,14 +229,13 @@ def _read_metrics(
     warn(f'{path}: iteration {last} lacks some seeds and is left out')
     rows = {where: row for where, row in rows.items() if where[0] < last}
   if not rows:
-    raise ValueError(f'{path}: must hold an iteration with all its seeds')
+    raise ValueError(f'path = {str(path)!r}: must hold a whole iteration')
   first = min(iteration for iteration, _ in rows)
   last = max(iteration for iteration, _ in rows)
   for iteration, seed in itertools.product(range(first, last + 1), seeds):
     if (iteration, seed) not in rows:
       raise ValueError(
-        f'{path}: iteration {iteration} of seed {seed}: must be there, is '
-        'missing'
+        f'iteration {iteration} of seed {seed} = None: must be in {path}'
       )
   histograms = _sum_counts(path, [counts for _, counts in rows.values()])
   return {where: numbers for where, (numbers, _) in rows.items()}, histograms
@@ -264,8 +265,8 @@ def _sum_counts(
       total = sums.setdefault(key, np.zeros(len(counts), np.int64))
       if len(total) != len(counts):
         raise ValueError(
-          f'{path}: {_HISTOGRAM}{key}: must have equally many bins in all '
-          f'lines, has {len(total)} and {len(counts)}'
+          f'bins of {_HISTOGRAM}{key} in {path} = {len(total)}, {len(counts)}: '
+          'must be equally many in all lines'
         )
       total += np.array(counts)
   return sums
@@ -305,12 +306,12 @@ def value_of(
   if key in record and kind.is_allowed(record[key]):
     return record[key]
   value = repr(record[key]) if key in record else 'missing'
-  raise ValueError(f'{place}: {key} = {value}: must be {kind.words}')
+  raise ValueError(f'{key} of {place} = {value}: must be {kind.words}')
 
 
 def _object(place: str, record: Any) -> dict[str, Any]:
   if not isinstance(record, dict):
-    raise ValueError(f'{place}: must be an object, is {record!r}')
+    raise ValueError(f'{place} = {record!r}: must be an object')
   return record
 
 

@@ -136,7 +136,7 @@ def _check(place: str, record: dict[str, Any]) -> SampleLine:
   age = line.learner_step - line.policy_version
   if line.age != age:
     raise ValueError(
-      f'{place}: age = {line.age}: must be learner_step - policy_version = '
+      f'age of {place} = {line.age}: must be learner_step - policy_version = '
       f'{age}'
     )
   return line

@@ -123,7 +123,7 @@ def task(
     ValueError: a field has a value that is not allowed, or a file is missing.
   """
   config_lib.validate(config)
-  chosen = functions_lib.choose(config, functions or {})
+  chosen = functions_lib.choose(config, functions or {}, ('task', 'reward'))
   if config.text is None:
     return chosen['task'].bind(chosen['task'].scalars)()
   # This import needs the packages of the extra [math].

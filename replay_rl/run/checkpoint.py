@@ -125,7 +125,7 @@ def _restore(
     saved = restored['checksums'].items()
     wrong = [name for name, value in saved if sums[name] != value]
     if wrong:
-      raise ValueError(f'checksums of {wrong}: must be those of the saved run')
+      raise ValueError(f'wrong checksums = {wrong}: must be none')
   return restored['run']
 
 

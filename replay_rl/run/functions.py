@@ -103,13 +103,16 @@ _OF_TASK = ('task', 'text.reward')
 
 
 def choose(
-  config: config_lib.Config, functions: Mapping[str, Callable]
+  config: config_lib.Config,
+  functions: Mapping[str, Callable],
+  kinds: Collection[str] = tuple(KINDS),
 ) -> dict[str, choices.Choice]:
   """Returns the choices of a config, by field; without fields that are None.
 
   Args:
     config: names the functions.
     functions: by key of `KINDS`, replacements for what the config names.
+    kinds: keys of `KINDS` to choose.
 
   Raises:
     ValueError: an unknown kind, or a choice that is not allowed.
@@ -126,12 +129,15 @@ def choose(
   offered, chosen = {}, {}
   for field, (chooser, keyword) in _OFFERED.items():
     offered.setdefault(chooser, {})[keyword] = values[field]
-  for name, (field, kind) in KINDS.items():
+  for name in kinds:
+    field, kind = KINDS[name]
     # The task in text has no function, and the other tasks have no reward.
     given = functions.get(name, values.get(field))
     if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
   for field, (chooser, keyword) in _OFFERED.items():
+    if chooser not in chosen:
+      continue
     value = chosen[field].text if field in chosen else values[field]
     is_taken = keyword in chosen[chooser].takes
     if is_taken == (value is None):
@@ -249,7 +255,7 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
   params = jax.eval_shape(parts.init_params_fn, rng_key)
   hyper = state.as_arrays(parts.hyper)
   run = _trace(
-    'replay.capacity',
+    f'replay.capacity = {parts.capacity}',
     lambda params: state.init(parts, params, jnp.zeros((), jnp.uint32), hyper),
     params,
   )
@@ -326,7 +332,7 @@ def _trace(what: str, function: Callable, *arguments: base.PyTree):
   try:
     return jax.eval_shape(function, *arguments)
   except (ValueError, TypeError) as error:
-    raise ValueError(f'{what}: {error}') from error
+    raise ValueError(f'{what}: must fit the run ({error})') from error
 
 
 def _reads(function: Callable, record: base.PyTree, field: str) -> bool:

@@ -100,11 +100,8 @@ def meshes_of_run(
   mesh, sampler_mesh = mesh_lib.make(config.mesh.shape), None
   shape = config.mesh.sampler_shape
   if shape is not None:
-    try:
-      sampler_mesh = mesh_lib.make(shape, mesh.devices.flatten().tolist())
-    except ValueError as error:
-      message = str(error).replace('mesh.shape', 'mesh.sampler_shape', 1)
-      raise ValueError(message) from error
+    devices = mesh.devices.flatten().tolist()
+    sampler_mesh = mesh_lib.make(shape, devices, field='mesh.sampler_shape')
     if sampler_mesh.size != mesh.size:
       raise ValueError(
         f'mesh.sampler_shape = {dict(shape)}: must use all {mesh.size} devices '

@@ -212,9 +212,9 @@ class ResumeTest(BenchmarksTestCase):
       self.assertEqual([batch for batch, _ in self.asked], [1, 2])
 
   @parameterized.parameters(
-    (lambda lines: lines[:1] + lines[2:], ':2: sample 2 of problem .x.: must'),
-    (lambda lines: lines[3:], ':1: sample 0 of problem .y.: must not'),
-    (lambda lines: lines + lines[-1:], ':10: sample 2 of problem .z.: must'),
+    (lambda lines: lines[:1] + lines[2:], r":2 = \('x', 2\): must be those"),
+    (lambda lines: lines[3:], r":1 = \('y', 0\): must be those"),
+    (lambda lines: lines + lines[-1:], r":10 = \('z', 2\): must be those"),
   )
   def test_lines_out_of_place_are_refused(self, change, message):
     self.sample()
@@ -276,7 +276,8 @@ class LoadTest(BenchmarksTestCase):
   def test_a_prompt_that_is_too_long_is_refused_with_the_benchmark(self):
     with self.assertRaisesRegex(
       ValueError,
-      "benchmark 'some': max_prompt_tokens = 2: must be at least 9, as 2 of 3",
+      r"^benchmarks = 'some': must have prompts that fit \(max_prompt_tokens = "
+      '2: must be at least 9, as 2 of 3',
     ):
       self.load('some', max_prompt_tokens=2)
 

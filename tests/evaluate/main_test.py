@@ -274,7 +274,7 @@ class BadInputTest(EvaluateTestCase):
     ({'system': 'Hello'}, "system = 'Hello', chat_variables = {}: must be "),
     ({'batch_size': 7}, 'batch_size = 7: must be a multiple of the 2 devices'),
     ({'max_answer_chars': 1}, 'max_answer_chars = 1: must be at least 2, the'),
-    ({'max_prompt_tokens': 2}, "benchmark 'short': max_prompt_tokens = 2"),
+    ({'max_prompt_tokens': 2}, 'prompts that fit (max_prompt_tokens = 2'),
     ({'max_new_tokens': 99}, 'must be at most max_position_embeddings = 64'),
     ({'baseline': 'nowhere'}, "baseline = 'nowhere': must hold the results.j"),
     ({'template': 'no field'}, 'must have the one field {problem}'),

@@ -63,7 +63,7 @@ class EvaluatedTest(parameterized.TestCase):
     checksums[".learner.params['embedding']"] += 1
     path.write_text(json.dumps(checksums))
     with self.assertRaisesRegex(
-      ValueError, r"params\['embedding'\] has another checksum"
+      ValueError, r"params\['embedding'\] = \d+: must be \d+, as saved"
     ):
       self.restore(run)
 
@@ -71,7 +71,7 @@ class EvaluatedTest(parameterized.TestCase):
     run = self.copy()
     shutil.rmtree(run.folder / 'checkpoints/2/run/d')
     with self.assertRaisesRegex(
-      ValueError, 'checkpoints/2: must be a checkpoint: '
+      ValueError, "checkpoints/2': must be readable "
     ):
       self.restore(run)
 
@@ -126,7 +126,7 @@ class EvaluatedTest(parameterized.TestCase):
     self.assertEqual(result.vocab_size, 304)
 
   @parameterized.parameters(
-    (None, 'must hold the config of a run in text: FileNotFound'),
+    (None, r'must hold the config of a run in text \(FileNotFound'),
     (
       {'config': {'text': None, 'task': 'addition()'}},
       'task = .addition...: must be .problems...',

@@ -75,7 +75,12 @@ class RunTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     # Updates of two iterations, so that the sampler has a ring of two.
-    cls.config = text_config(num_seeds=2, sampler__weight_lag=4)
+    cls.config = text_config(
+      num_seeds=2,
+      sampler__weight_lag=4,
+      evaluation__every=2,
+      logging__samples_every=2,
+    )
     with mock.patch.object(
       compilation, 'measure', wraps=compilation.measure
     ) as measured:

@@ -50,7 +50,11 @@ class FittingTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.config = tiny.config(evaluation__num_prompts=8)
+    cls.config = tiny.config(
+      evaluation__every=2,
+      evaluation__num_prompts=8,
+      logging__samples_every=2,
+    )
     cls.experiment = _experiment(cls.config)
 
   def _check(self, *programs, memory=100.0, stops_early=False):
@@ -96,7 +100,7 @@ class FittingTest(parameterized.TestCase):
     self.assertLen(found.programs, 2)
 
   def test_a_mesh_that_does_not_divide_the_run_is_refused(self):
-    with self.assertRaisesRegex(ValueError, '= 8 must divide'):
+    with self.assertRaisesRegex(ValueError, '= 8 equal parts'):
       fitting.planned_peaks(self.config, self.experiment, _ONE | {'tensor': 8})
 
   def test_the_plan_of_a_program_is_all_that_is_kept_and_its_own(self):

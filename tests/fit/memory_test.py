@@ -239,7 +239,7 @@ class MemoryTest(parameterized.TestCase):
     )
 
   def test_the_cache_is_split_over_rows_and_heads(self):
-    config = tiny.config(replay__batch_size=16)
+    config = tiny.config(replay__batch_size=16, evaluation__every=2)
     parts = _parts(config)
     mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
     found = memory_lib.memory(config, parts, mesh)
@@ -255,7 +255,9 @@ class MemoryTest(parameterized.TestCase):
   def test_seeds_that_run_at_once_need_their_own_temporaries(self):
     found = []
     for vmap_seeds in (False, True):
-      config = tiny.config(num_seeds=3, vmap_seeds=vmap_seeds)
+      config = tiny.config(
+        num_seeds=3, vmap_seeds=vmap_seeds, evaluation__every=2
+      )
       parts = _parts(config)
       found.append(
         memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
@@ -306,10 +308,10 @@ class MemoryTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({'data': 1, 'fsdp': 1}, 'must name the axes'),
-    ({'data': 1, 'fsdp': -1, 'tensor': 1}, 'must be positive'),
-    ({'data': 1, 'fsdp': 1, 'tensor': 4}, 'tensor = 4 .* model.num_heads = 2'),
+    ({'data': 1, 'fsdp': -1, 'tensor': 1}, 'must have positive'),
+    ({'data': 1, 'fsdp': 1, 'tensor': 4}, 'model.num_heads = 2 .* tensor = 4'),
     ({'data': 1, 'fsdp': 32, 'tensor': 1}, 'divide'),
-    ({'data': 3, 'fsdp': 1, 'tensor': 1}, '= 3 .*num_prompts x .* = 16'),
+    ({'data': 3, 'fsdp': 1, 'tensor': 1}, 'num_prompts x .* = 16 .* = 3'),
     ({'data': 16, 'fsdp': 1, 'tensor': 1}, 'rows of a microbatch = 8'),
   )
   def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):

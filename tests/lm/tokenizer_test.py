@@ -165,7 +165,7 @@ class TokenizerTest(parameterized.TestCase):
 
   def test_a_template_can_refuse_messages(self):
     with self.assertRaisesRegex(
-      ValueError, 'chat template = .*: no tools, please'
+      ValueError, r'chat template = .* \(no tools, please'
     ):
       self.load().chat(
         [{'role': 'tool', 'content': 'please'}], add_generation_prompt=True

@@ -22,12 +22,12 @@ class MeshTest(parameterized.TestCase):
   @parameterized.parameters(
     ({'data': 1, 'fsdp': 1}, 'must name the axes'),
     ({'data': -1, 'fsdp': -1, 'tensor': 1}, 'at most one -1'),
-    ({'data': 0, 'fsdp': 1, 'tensor': 1}, 'must be positive'),
-    ({'data': -2, 'fsdp': 1, 'tensor': 1}, 'must be positive'),
-    ({'data': 1.0, 'fsdp': 1, 'tensor': 1}, 'must be positive'),
-    ({'data': '1', 'fsdp': 1, 'tensor': 1}, 'must be positive'),
-    ({'data': -1, 'fsdp': 3, 'tensor': 1}, '3 must divide the 8 devices'),
-    ({'data': 4, 'fsdp': 4, 'tensor': 1}, 'needs 16 devices of 8'),
+    ({'data': 0, 'fsdp': 1, 'tensor': 1}, 'must have positive sizes'),
+    ({'data': -2, 'fsdp': 1, 'tensor': 1}, 'must have positive sizes'),
+    ({'data': 1.0, 'fsdp': 1, 'tensor': 1}, 'must have positive sizes'),
+    ({'data': '1', 'fsdp': 1, 'tensor': 1}, 'must have positive sizes'),
+    ({'data': -1, 'fsdp': 3, 'tensor': 1}, 'divides the 8 devices, not 3'),
+    ({'data': 4, 'fsdp': 4, 'tensor': 1}, 'must use at most 8 devices'),
   )
   def test_refuses_a_shape_that_does_not_fit(self, shape, message):
     with self.assertRaisesRegex(ValueError, f'mesh.shape.*{message}'):
@@ -45,12 +45,12 @@ class MeshTest(parameterized.TestCase):
     mesh.check(made, 'field', sizes)
     with self.assertRaisesRegex(
       ValueError,
-      "^field = {'data': 2, 'fsdp': 2, 'tensor': 2}: data x fsdp = 4 must "
-      'divide rows = 6$',
+      "^field = {'data': 2, 'fsdp': 2, 'tensor': 2}: must split rows = 6 into "
+      'data x fsdp = 4 equal parts$',
     ):
       mesh.check(made, 'field', [*sizes, ('rows', 'rows', 6)])
     with self.assertRaisesRegex(
-      ValueError, 'tensor = 2 must divide K = 1; there are fewer than 2 to'
+      ValueError, 'K = 1 into tensor = 2 equal parts'
     ):
       mesh.check(made, 'field', [('K', 'kv_heads', 1)])
 

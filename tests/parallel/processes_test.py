@@ -60,11 +60,11 @@ class StartTest(parameterized.TestCase):
   @parameterized.parameters(
     (
       {'process_id': None},
-      '--process_id: must be given, as the other of --coordinator_address',
+      '--process_id = None: must be given with the others of --coordinator_a',
     ),
     (
       {'coordinator_address': None, 'num_processes': None},
-      '--coordinator_address and --num_processes: must be given',
+      '--coordinator_address, --num_processes = None: must be given',
     ),
     (
       {'coordinator_address': 'here'},
@@ -91,7 +91,7 @@ class StartTest(parameterized.TestCase):
     self.initialize.assert_not_called()
 
   def test_a_lonely_flag_is_not_enough_in_a_known_environment_either(self):
-    with self.assertRaisesRegex(ValueError, '--num_processes and --process_id'):
+    with self.assertRaisesRegex(ValueError, '--num_processes, --process_id'):
       processes.start(
         **_FLAGS | {'from_environment': True, 'coordinator_address': 'a:1'}
       )
@@ -99,7 +99,7 @@ class StartTest(parameterized.TestCase):
   def test_an_unknown_environment_is_told(self):
     self.initialize.side_effect = ValueError('coordinator_address')
     with self.assertRaisesRegex(
-      ValueError, '--distributed: .* give --coordinator_address, --num_proc'
+      ValueError, '--distributed = True: .* give --coordinator_address, --n'
     ):
       processes.start(**_FLAGS | {'from_environment': True})
 
@@ -223,7 +223,8 @@ class OthersTest(parameterized.TestCase):
   def test_other_values_are_an_error_that_names_the_processes(self):
     self._others(lambda own: own ^ 1)
     with self.assertRaisesRegex(
-      ValueError, r'^this: differs between .* processes \[1\]; advice$'
+      ValueError,
+      r'^processes that differ in this = \[1\]: must be none; advice$',
     ):
       processes.check_equal('this', {'a': 1}, 'advice')
 

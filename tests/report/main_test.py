@@ -218,7 +218,7 @@ class ReportTest(parameterized.TestCase):
       self.assertIn(expected, printed)
 
   @parameterized.parameters(
-    (['nowhere'], 'nowhere/config.json: must be a file, is missing'),
+    (['nowhere'], "nowhere/config.json': must be a file"),
     (['{a}', '--baseline=b'], "baseline = 'b': must be one of ['a']"),
     (['{a}', '--smooth=9'], 'smooth = 9: must be between 1 and the 5 iter'),
     (['{a}', '--thresholds=.6,.5'], 'thresholds = (0.6, 0.5): must be incr'),
@@ -243,7 +243,10 @@ class ReportTest(parameterized.TestCase):
     with self.assertRaises(SystemExit) as stopped:
       program.main(['a', '--thresholds=.5;.6'])
     self.assertEqual(stopped.exception.code, 2)
-    self.assertIn("'.5;.6': must be numbers", self.stderr.getvalue())
+    self.assertIn(
+      "must be numbers with commas between them, not '.5;.6'",
+      self.stderr.getvalue(),
+    )
 
   def test_the_report_does_not_import_jax(self):
     command = (

@@ -121,7 +121,8 @@ class RunsTest(parameterized.TestCase):
   def test_a_missing_key_is_an_error_with_file_line_and_key(self, key):
     del self.rows[2][key]
     with self.assertRaisesRegex(
-      ValueError, f'metrics.jsonl:3: {key} = missing: must be a finite number'
+      ValueError,
+      f'{key} of .*metrics.jsonl:3 = missing: must be a finite number',
     ):
       runs.read(self.write())
 
@@ -142,55 +143,55 @@ class RunsTest(parameterized.TestCase):
   def test_a_wrong_value_is_an_error(self, key, value, message):
     self.rows[1][key] = value
     with self.assertRaisesRegex(
-      ValueError, f'metrics.jsonl:2: {key} = {message}'
+      ValueError, f'^{key} of .*metrics.jsonl:2 = {message}'
     ):
       runs.read(self.write())
 
   # Rows 2 and 3 are iteration 1 of seeds 0 and 1.
   @parameterized.parameters(
-    ([0, 1, 3, 4, 5], {}, ': iteration 1 of seed 0: must be there, is missi'),
-    ([0, 1, 4, 5], {}, ': iteration 1 of seed 0: must be there, is missing'),
-    ([0, 1, 3, 5], {}, ': iteration 1 of seed 0: must be there, is missing'),
-    ([], {}, ': must hold an iteration with all its seeds'),
+    ([0, 1, 3, 4, 5], {}, 'iteration 1 of seed 0 = None: must be in .*me'),
+    ([0, 1, 4, 5], {}, 'iteration 1 of seed 0 = None: must be in .*me'),
+    ([0, 1, 3, 5], {}, 'iteration 1 of seed 0 = None: must be in .*me'),
+    ([], {}, "metrics.jsonl': must hold a whole iteration"),
     (
       [0, 1, 2, 3, 4, 5, 2],
       {'reward': 0.9},
-      ':7: iteration 1 of seed 0: must equal the line before',
+      'iteration 1 of seed 0 = .*jsonl:7: must equal the line before',
     ),
     (
       [0, 1, 2, 3, 4, 5],
       {runs.TOKENS: 150},
-      f': {runs.TOKENS}: must not fall, but falls at iteration 2',
+      f'falls of {runs.TOKENS} in .* = 1: must be none .*at iteration 2',
     ),
     (
       [0, 1, 2, 3, 4, 5],
       {'histogram/uses': [1, 2, 3]},
-      ': histogram/uses: must have equally many bins .* has 2 and 3',
+      'bins of histogram/uses in .* = 2, 3: must be equally many',
     ),
   )
   def test_lines_that_do_not_fit_are_an_error(self, order, change, message):
     rows = [self.rows[i] | {'histogram/uses': [1, 2]} for i in order]
     if rows:
       rows[-1] |= change
-    with self.assertRaisesRegex(ValueError, f'metrics.jsonl{message}'):
+    with self.assertRaisesRegex(ValueError, message):
       runs.read(self.write(rows))
 
   @parameterized.parameters(
-    ('metrics.jsonl', '[1]\n', r':1: must be an object, is \[1\]'),
-    ('metrics.jsonl', '{}{\n{}\n', ':1: must be JSON: '),
-    ('metrics.jsonl', '{}{\n', ':1: must be JSON: '),
-    ('metrics.jsonl', None, ': must be a file, is missing'),
-    ('config.json', None, ': must be a file, is missing'),
-    ('config.json', '{', ': must be JSON: '),
-    ('config.json', '[]', r': must be an object, is \[\]'),
-    ('config.json', '{"versions": {}}', ': config = missing: must be an obj'),
-    ('config.json', '{"config": {}, "versions": 3}', ': versions = 3: must be'),
+    ('metrics.jsonl', '[1]\n', r':1 = \[1\]: must be an object'),
+    ('metrics.jsonl', '{}{\n{}\n', r":1 = b'{.*: must be JSON \("),
+    ('metrics.jsonl', '{}{\n', r":1 = b'{.*: must be JSON \("),
+    ('metrics.jsonl', None, ': must be a file'),
+    ('config.json', None, ': must be a file'),
+    ('config.json', '{', r"': must be JSON \("),
+    ('config.json', '[]', r' = \[\]: must be an object'),
+    ('config.json', '{"versions": {}}', ' = missing: must be an object'),
+    ('config.json', '{"config": {}, "versions": 3}', ' = 3: must be'),
   )
   def test_a_wrong_file_is_an_error(self, name, text, message):
     folder = self.write()
     path = self.root / 'a' / name
     path.unlink() if text is None else path.write_text(text)
-    with self.assertRaisesRegex(ValueError, f'{name}{message}'):
+    with self.assertRaisesRegex(ValueError, f'{name}.*{message}'):
       runs.read(folder)
 
   def test_iterations_need_not_start_at_zero(self):

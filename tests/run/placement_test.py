@@ -127,7 +127,7 @@ class MeshesTest(parameterized.TestCase):
       (1, 1, 4),
       {'num_heads': 4},
       'tensor = 4',
-      'num_kv_heads = 2; there are fewer than 4 to split',
+      'num_kv_heads = 2',
     ),
     ((1, 1, 2), {'d_ff': 33}, 'tensor = 2', 'model.d_ff = 33'),
     ((1, 1, 2), {'vocab_size': 33}, 'tensor = 2', 'model.vocab_size = 33'),
@@ -146,7 +146,7 @@ class MeshesTest(parameterized.TestCase):
           'mesh__sampler_shape': _shape(*shape),
         }
       with self.assertRaisesRegex(
-        ValueError, f'^mesh.{field} = .*: {axes} must divide .*{size}'
+        ValueError, f'^mesh.{field} = .*: must split .*{size} into {axes} equal'
       ):
         _of_run(**meshes_of_run, **changes)
 
@@ -158,17 +158,19 @@ class MeshesTest(parameterized.TestCase):
     ({'replay__batch_size': 12}, 'rows of an update = 12'),
     (
       {'optimizer__num_microbatches': 2},
-      r'rows of a microbatch \(8 / optimizer.num_microbatches\) = 4; there are '
-      'fewer than 8',
+      r'rows of a microbatch \(8 / optimizer.num_microbatches\) = 4',
     ),
     ({'warm_start__batch_size': 12}, 'warm_start.batch_size = 12'),
-    ({'evaluation__num_prompts': 12}, 'evaluation.num_prompts = 12'),
+    (
+      {'evaluation__every': 2, 'evaluation__num_prompts': 12},
+      'evaluation.num_prompts = 12',
+    ),
   )
   def test_refuses_rows_that_the_mesh_does_not_divide(self, changes, message):
     changes = {'evaluation__num_prompts': 8} | changes
     with self.assertRaisesRegex(
       ValueError,
-      f'^mesh.shape = .*: data x fsdp = 8 must divide .*{message}',
+      f'^mesh.shape = .*: must split .*{message} into data x fsdp = 8 equal',
     ):
       _of_run(mesh__shape=_shape(2, 4, 1), **changes)
 
@@ -176,7 +178,6 @@ class MeshesTest(parameterized.TestCase):
     _of_run(
       mesh__shape=_shape(8, 1, 1),
       evaluation__num_prompts=3,
-      evaluation__every=0,
       warm_start__batch_size=3,
       warm_start__num_steps=0,
     )
@@ -189,17 +190,17 @@ class MeshesTest(parameterized.TestCase):
     # Nobody learns on two shares of rows.
     _of_run(replay__batch_size=7, **changes)
     with self.assertRaisesRegex(
-      ValueError, r'^mesh.sampler_shape = .* 2 must divide .*group_size = 9'
+      ValueError, '^mesh.sampler_shape = .*group_size = 9 into .* 2 equal'
     ):
       _of_run(sampler__num_prompts=3, sampler__group_size=3, **changes)
     with self.assertRaisesRegex(
       ValueError, '^mesh.sampler_shape = .* evaluation.num_prompts = 5'
     ):
-      _of_run(evaluation__num_prompts=5, **changes)
+      _of_run(evaluation__every=2, evaluation__num_prompts=5, **changes)
 
   @parameterized.parameters(
     ({'data': 2, 'fsdp': 1}, 'must name the axes'),
-    (_shape(8, 1, 1), 'needs 8 devices of 4'),
+    (_shape(8, 1, 1), 'must use at most 4 devices'),
     (_shape(1, 2, 1), 'must use all 4 devices of mesh.shape = '),
   )
   def test_refuses_a_sampler_of_other_devices(self, shape, message):

@@ -13,7 +13,7 @@ class TextSettingsTest(parameterized.TestCase):
   @parameterized.parameters(
     (
       {'text__reward': 'corectness()'},
-      'text.reward = .*corectness: must be one call .* correctness, ',
+      'text.reward = .*: must be one call .* correctness, .* not corectness',
     ),
     ({'text__num_workers': 0}, r'text.num_workers = 0: must be in \[1, inf\)'),
     ({'text': None}, r"text = None: must be given for task = 'problems\(\)'"),

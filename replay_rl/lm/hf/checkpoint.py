@@ -281,15 +281,15 @@ def _check_params(
     leaf, like = (hf_layout.leaf_at(tree, path) for tree in (params, abstract))
     if leaf.shape != like.shape or leaf.dtype != like.dtype:
       problems.append(
-        f'{".".join(path)} is {leaf.dtype} {list(leaf.shape)}, wanted '
-        f'{like.dtype} {list(like.shape)}'
+        f'params.{".".join(path)} = {leaf.dtype}{list(leaf.shape)}: must be '
+        f'{like.dtype}{list(like.shape)}'
       )
     elif not getattr(leaf, 'is_fully_addressable', True):
-      problems.append(f'{".".join(path)} is in part on other hosts')
+      problems.append(
+        f'params.{".".join(path)} = a part: must be whole on this host'
+      )
   if problems:
-    raise ValueError(
-      '\n  '.join(['params: must be those of the architecture:', *problems])
-    )
+    raise ValueError('; '.join(problems))
 
 
 def _check_tree(tree: base.PyTree, like: base.PyTree, name: str) -> None:
@@ -299,8 +299,8 @@ def _check_tree(tree: base.PyTree, like: base.PyTree, name: str) -> None:
   )
   if given != wanted:
     raise ValueError(
-      f'{name}: must have the leaves of the architecture; missing '
-      f'{sorted(wanted - given)}, surplus {sorted(given - wanted)}'
+      f'missing leaves of {name} = {sorted(wanted - given)}, surplus = '
+      f'{sorted(given - wanted)}: must be none'
     )
 
 

@@ -65,7 +65,9 @@ def read_config(
       numbers, max_context=max_context, compute_dtype=compute_dtype
     )
   except (OSError, ValueError) as error:
-    raise ValueError(f'{path}: {error}') from error
+    raise ValueError(
+      f'path = {str(path)!r}: must describe a supported model ({error})'
+    ) from error
 
 
 def config_from_numbers(

@@ -204,6 +204,6 @@ def _safetensors():
     import safetensors
   except ImportError as error:
     raise ImportError(
-      "safetensors is not installed: pip install -e '.[math]'"
+      "package = 'safetensors': must be installed; pip install -e '.[math]'"
     ) from error
   return safetensors

@@ -21,8 +21,8 @@ try:
   from tensorflow_datasets.text.gsm8k import gsm8k
 except ImportError as error:
   raise ImportError(
-    "Datasets need: pip install -e '.[math]'. Their file format, array_record, "
-    'has packages for Linux and for Macs with Apple silicon only.'
+    "package = 'tensorflow_datasets': must be installed; pip install -e "
+    "'.[math]' (its array_record is for Linux and for Macs with Apple silicon)"
   ) from error
 
 VERSION = '1.0.0'

@@ -213,7 +213,7 @@ def unpacked(path: str | pathlib.Path) -> bytes:
     return gzip.decompress(content)
   except (OSError, EOFError, zlib.error) as error:
     raise ValueError(
-      f'path = {str(path)!r}: must be a gzip file: {error}'
+      f'path = {str(path)!r}: must be a gzip file ({error})'
     ) from error
 
 

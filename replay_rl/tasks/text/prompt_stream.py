@@ -22,9 +22,9 @@ from replay_rl.tasks.text import problems as problems_lib
 try:
   import grain
 except ImportError as error:
-  raise ImportError("grain is not installed: pip install -e '.[math]'") from (
-    error
-  )
+  raise ImportError(
+    "package = 'grain': must be installed; pip install -e '.[math]'"
+  ) from error
 
 # From the model card of Qwen3: https://huggingface.co/Qwen/Qwen3-8B
 BOXED = (
@@ -214,7 +214,7 @@ def _check_template(template: str) -> None:
     parsed = list(string.Formatter().parse(template))
   except ValueError as error:
     raise ValueError(
-      f'template = {template!r}: must be a format string: {error}'
+      f'template = {template!r}: must be a format string ({error})'
     ) from error
   fields = [field for _, *field in parsed if field[0] is not None]
   if fields != [['problem', '', None]]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from replay_rl.tasks.verify import worker
 
-MISSING = "math-verify is not installed: pip install -e '.[math]'"
+MISSING = "package = 'math-verify': must be installed; pip install -e '.[math]'"
 
 # `compare` leaves longer numbers and larger exponents to math-verify.
 _MAX_NUMBER_CHARS = 1000

@@ -252,7 +252,7 @@ class _Worker:
       self.stop()
       reason = message or f'exit code {self.process.returncode}'
       raise RuntimeError(
-        f'a verifier worker could not start ({reason}): is memory_limit enough?'
+        f'worker = {reason!r}: must start; memory_limit may be too low'
       )
     if message is not None:
       self.num_judged += self._is_ready

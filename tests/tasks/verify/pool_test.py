@@ -143,7 +143,9 @@ class PoolTest(parameterized.TestCase):
   )
   def test_a_worker_that_cannot_start_raises(self, reason, **settings):
     pool = self.pool(**settings)
-    with self.assertRaisesRegex(RuntimeError, rf'start \(.*{reason}.*memory_l'):
+    with self.assertRaisesRegex(
+      RuntimeError, f'{reason}.*: must start; memory_l'
+    ):
       pool.run([('1', '1')])
     with self.assertRaisesRegex(ValueError, 'pool = closed: must'):
       pool.run([('1', '1')])
