@@ -32,7 +32,7 @@ def nothing(state, step):
 
 
 def more_each_time(iteration):
-  learn = schedule.Learn(num_updates=1 + iteration)
+  learn = schedule.Learn(num_updates=2 * iteration)
   return schedule.Generate(), schedule.Remember(), learn
 """
 
@@ -58,7 +58,10 @@ class UserFunctionsTest(train_test.TrainTestCase):
     my_rule = functools.partial(self.rules.my_rule, x=2.0)
     whole, parted = self.workdir('whole'), self.workdir('parted')
     expected = train.train(named, whole)
-    self.assertEqual(expected.learner.step.tolist(), [1 + 2])
+    self.assertEqual(expected.learner.step.tolist(), [0 + 2])
+    losses = [line['loss'] for line in train_test.read_lines(whole)]
+    self.assertIsNone(losses[0])  # Without an update there is none.
+    self.assertIsNotNone(losses[1])
     train.train(config, parted, stop_after=1, weights=my_rule)
 
     for workdir in (whole, parted):
@@ -120,6 +123,7 @@ class ReadmeTest(train_test.TrainTestCase):
       f'config.cache_dir = {tiny.CACHE!r}\n'
       'config.num_iterations = config.num_seeds = 1\n'
       'config.evaluation.every = 0\n'
+      'config.model.num_layers = 1\n'
       'config.logging.tensorboard = False\n'
       'config.warm_start.num_steps = 0\n',
     )

@@ -297,33 +297,43 @@ class ResumeTest(TrainTestCase):
     )
     kill_resume = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(kill_resume)
+    config = self.create_tempfile(
+      'config.py', 'from tests.tiny import config as get_config'
+    )
     result = kill_resume.compare(
       self.workdir('kills'),
-      f'{ROOT}/configs/quickstart.py',
+      config.full_path,
       kills=1,
       seed=0,
       flags=[
-        *_SMALL,
-        '--config.num_iterations=8',
-        '--config.checkpoint.every=2',
-        '--config.evaluation.every=0',
-        '--config.logging.tensorboard=False',
+        '--config.warm_start.num_steps=0',
+        '--config.num_iterations=30',
+        '--config.checkpoint.every=10',
+        '--config.logging.samples_every=10',
       ],
     )
     self.assertTrue(result['is_equal'], result)
 
 
+# The gate ends the reuse of each seed at an update of its own.
+_GATED = {
+  'replay__updates_per_iteration': 5,
+  'optimizer__gate': 'gradient_gate(threshold=0.1, window=2)',
+}
+
+
 @functools.cache
 def _lines_of_seed_2():
   with tempfile.TemporaryDirectory() as folder:
-    train.train(tiny.config(seed=2), folder)
+    train.train(tiny.config(seed=2, **_GATED), folder)
     return read_lines(folder)
 
 
 class SeedsTest(TrainTestCase):
   def _seed_2(self, **changes):
     together = self.workdir('together')
-    train.train(tiny.config(num_seeds=3, **changes), together)
+    run = train.train(tiny.config(num_seeds=3, **_GATED, **changes), together)
+    self.assertLen(set(run.learner.step.tolist()), 3)
     of_seed_2 = [line for line in read_lines(together) if line['seed'] == 2]
     self.assertLen(of_seed_2, 4)
     return zip(of_seed_2, _lines_of_seed_2(), strict=True)

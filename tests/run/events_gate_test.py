@@ -12,7 +12,6 @@ from absl.testing import parameterized
 from replay_rl import base
 from replay_rl.run import events
 from replay_rl.run import ledger
-from replay_rl.run import programs
 from replay_rl.run import schedule
 from tests.run import tiny_run
 
@@ -44,36 +43,33 @@ def _seven(batch, outcome):
 
 
 @functools.cache
-def _cycle(num_iterations, gate, num_seeds=1, vmap=False, **functions):
+def _cycle(num_iterations, gate, num_updates=5, **functions):
   """Returns the runs, one after each cycle, and what each cycle measured."""
-  given = dict(functions)
+  changes, given = CHANGES, dict(functions)
   if isinstance(gate, str):
-    changes = CHANGES | {'optimizer__gate': gate}
-  else:
-    changes, given = CHANGES, given | ({'gate': gate} if gate else {})
+    changes = changes | {'optimizer__gate': gate}
+  elif gate:
+    given['gate'] = gate
   experiment = tiny_run.experiment(given, **changes)
-  actions = events.in_jax(experiment.parts, tiny_run.task())
   cycle = jax.jit(
-    lambda run, order: programs.over_seeds(
-      vmap, lambda run: events.cycle(run, order, actions), run
-    ),
-    static_argnums=1,
+    functools.partial(
+      events.cycle,
+      events=schedule.synchronous(0, updates_per_iteration=num_updates),
+      actions=events.in_jax(experiment.parts, tiny_run.task()),
+    )
   )
-  run = jax.tree.map(
-    lambda *leaves: jnp.stack(leaves),
-    *(tiny_run.started(experiment.parts, seed) for seed in range(num_seeds)),
-  )
+  run = tiny_run.started(experiment.parts, 0)
   runs, measured = [run], []
-  for iteration in range(num_iterations):
-    run, found = cycle(run, experiment.schedule(iteration))
+  for _ in range(num_iterations):
+    run, found = cycle(run)
     runs.append(run)
     measured.append(tiny_run.numbers(found))
   return jax.device_get(runs), measured
 
 
-def _totals(run, seed=0):
+def _totals(run):
   return {
-    name: ledger.total(counter[seed])
+    name: ledger.total(counter)
     for name, counter in run.ledger._asdict().items()
   }
 
@@ -118,34 +114,16 @@ class ReuseTest(parameterized.TestCase):
 
   def test_an_update_before_the_end_is_that_of_a_run_without_a_gate(self):
     gate = functools.partial(_ends_after_two, is_accepted=True)
-    runs, measured = _cycle(1, gate)
-    plain = tiny_run.experiment(**CHANGES)
-    cycle = jax.jit(
-      functools.partial(
-        events.cycle,
-        events=schedule.synchronous(0, updates_per_iteration=2),
-        actions=events.in_jax(plain.parts, tiny_run.task()),
-      )
-    )
-    run, found = cycle(tiny_run.started(plain.parts, 0))
+    (_, run), (measured,) = _cycle(1, gate, feedback=_seven)
+    (_, plain), (expected,) = _cycle(1, None, num_updates=2, feedback=_seven)
     chex.assert_trees_all_equal(
-      jax.tree.map(lambda leaf: leaf[0], runs[1].learner)._replace(
-        gate_state=()
-      ),
-      run.learner,
+      run.learner._replace(gate_state=()), plain.learner
     )
-    chex.assert_trees_all_equal(
-      jax.tree.map(lambda leaf: leaf[0], runs[1].buffer), run.buffer
-    )
-    found = tiny_run.numbers(found)
-    for name, value in measured[0].items():
-      np.testing.assert_array_equal(value[0], found[name], name)
+    chex.assert_trees_all_equal(run.buffer, plain.buffer)
+    chex.assert_trees_all_equal(measured, expected)
 
-  @parameterized.parameters(
-    'gradient_gate(threshold=inf, window=2)', 'accept_all()'
-  )
-  def test_a_gate_that_lets_all_through_is_no_gate_bit_for_bit(self, gate):
-    runs, measured = _cycle(3, gate)
+  def test_a_gate_that_lets_all_through_is_no_gate_bit_for_bit(self):
+    runs, measured = _cycle(3, 'gradient_gate(threshold=inf, window=2)')
     plain, plain_measured = _cycle(3, None)
     chex.assert_trees_all_equal(
       runs[3]._replace(
@@ -155,30 +133,6 @@ class ReuseTest(parameterized.TestCase):
       plain[3],
     )
     chex.assert_trees_all_equal(measured, plain_measured)
-
-  def test_seeds_together_end_their_reuse_each_at_its_own_update(self):
-    gate = 'gradient_gate(threshold=0.1, window=2)'
-    together, measured = _cycle(3, gate, num_seeds=3, vmap=True)
-    alone, measured_alone = _cycle(3, gate, num_seeds=3)
-    steps = together[3].learner.step
-    self.assertGreater(len(set(steps.tolist())), 1)
-    self.assertLess(steps.max(), 15)
-    for run, expected in zip(together, alone, strict=True):
-      chex.assert_trees_all_equal(
-        (run.clock, run.ledger, run.learner.step, run.buffer.times_sampled),
-        (
-          expected.clock,
-          expected.ledger,
-          expected.learner.step,
-          expected.buffer.times_sampled,
-        ),
-      )
-      chex.assert_trees_all_close(
-        run.learner.params, expected.learner.params, atol=1e-4
-      )
-    for name in ('updates/applied', 'updates/refused', 'histogram/staleness'):
-      for values, expected in zip(measured, measured_alone, strict=True):
-        np.testing.assert_array_equal(values[name], expected[name])
 
 
 if __name__ == '__main__':

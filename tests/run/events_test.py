@@ -1,8 +1,6 @@
 """Tests of the events of a run, and of cycles of them."""
 
 import functools
-import json
-import pathlib
 
 import chex
 import jax
@@ -12,11 +10,9 @@ import optax
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl import train
 from replay_rl.run import events
 from replay_rl.run import ledger
 from replay_rl.run import schedule
-from tests import tiny
 from tests.run import tiny_run
 
 
@@ -46,7 +42,7 @@ def _history(num_iterations, functions=(), **changes):
 
 class CycleTest(parameterized.TestCase):
   def test_the_events_one_by_one_are_the_cycle(self):
-    parts, runs, measured = _history(2, sampler__weight_lag=2)
+    parts, runs, measured = _history(2, sampler__weight_lag=4)
     run, task = runs[1], tiny_run.task()
     prompts = events.draw_prompts(run.seed, run.clock, parts, task)
     generation = jax.jit(functools.partial(events.generate, parts=parts))(
@@ -106,23 +102,6 @@ class CycleTest(parameterized.TestCase):
       self.assertEqual(np.isnan(values['loss']), index % 2 == 0)
       self.assertEqual(values['histogram/staleness'].sum(), 8 * (index % 2))
 
-  def test_a_cycle_without_updates_does_not_end_a_run(self):
-    folder = pathlib.Path(self.create_tempdir().full_path)
-    config = tiny.config(
-      num_iterations=3,
-      replay__updates_per_iteration=0.5,
-      checkpoint__every=3,
-    )
-    run = train.train(config, folder)
-    self.assertEqual(run.learner.step.tolist(), [1])
-    lines = (folder / 'metrics.jsonl').read_text().splitlines()
-    is_none = [json.loads(line)['loss'] is None for line in lines]
-    self.assertEqual(is_none, [True, False, True])
-
-  def test_two_and_a_half_updates_are_two_and_three_in_turn(self):
-    _, runs, _ = _history(4, replay__updates_per_iteration=2.5)
-    self.assertEqual([int(run.learner.step) for run in runs], [0, 2, 5, 7, 10])
-
   def test_the_same_seed_repeats_and_another_differs(self):
     _, runs, _ = _history(2)
     _, again, _ = _history(2)
@@ -157,7 +136,7 @@ class CycleTest(parameterized.TestCase):
 
 
 class PublishTest(parameterized.TestCase):
-  @parameterized.parameters(0, 1, 2)
+  @parameterized.parameters(0, 2)
   def test_cycle_i_generates_with_the_weights_of_cycle_i_minus_n(self, n):
     # Two updates a cycle: the weights at its beginning are of step 2 i.
     _, runs, _ = _history(5, sampler__weight_lag=2 * n)

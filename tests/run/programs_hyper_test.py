@@ -13,7 +13,7 @@ from replay_rl.run import programs
 from replay_rl.run import state
 from tests.run import tiny_run
 
-SEEDS = [4, 9]
+SEEDS = [4, 9, 0, 1]
 EVERYTHING = {
   'sampler__top_p': 0.9,
   'replay__compose': 'pure_buffer(rows_in_use=8)',
@@ -69,7 +69,7 @@ def _built():
 
 
 def _cycle(hyper, num_iterations=4):
-  """Returns the run of both seeds after some cycles."""
+  """Returns the run of all seeds after some cycles."""
   experiment, built = _built()
   run = built.init(
     experiment.parts.init_params_fn(jax.random.key(1)),
@@ -84,7 +84,7 @@ def _cycle(hyper, num_iterations=4):
 
 
 def _with(field, name, values):
-  """Returns the numbers of both seeds, some of them replaced."""
+  """Returns the numbers of all seeds, some of them replaced."""
   hyper = state.of_seeds(_built()[0].parts.hyper, len(SEEDS))
   old = hyper[field][name]
   new = jnp.broadcast_to(jnp.asarray(values, old.dtype), old.shape)
@@ -102,7 +102,7 @@ def _plain():
 
 
 class HyperTest(parameterized.TestCase):
-  def test_three_rates_by_three_half_lives_are_nine_runs_of_one_program(self):
+  def test_three_rates_by_three_half_lives_of_four_seeds_are_one_program(self):
     found = set()
     for rate in (1e-3, 1e-2, 3e-2):
       for half_life in (0.5, 2.0, 8.0):
@@ -121,8 +121,8 @@ class HyperTest(parameterized.TestCase):
   ):
     plain = _plain()
     old = plain.hyper[field][name]
-    # The second seed keeps its number, and so its run, bit for bit.
-    run = _cycle(_with(field, name, [value, old[1]]))
+    # The other seeds keep their number, and so their run, bit for bit.
+    run = _cycle(_with(field, name, [value, *old[1:]]))
     self.assertEqual(
       _seed(run._replace(hyper=None), 1), _seed(plain._replace(hyper=None), 1)
     )
@@ -133,7 +133,7 @@ class HyperTest(parameterized.TestCase):
 
   def test_sampler_and_learner_score_at_the_same_temperature(self):
     experiment, built = _built()
-    hyper = _with('sampler', 'temperature', [0.5, 2.0])
+    hyper = _with('sampler', 'temperature', [0.5, 2.0, 0.5, 2.0])
     sampler = {**hyper['sampler'], 'top_p': jnp.ones(len(SEEDS))}
     run = built.init(
       experiment.parts.init_params_fn(jax.random.key(1)),
