@@ -137,7 +137,7 @@ def train(
     )
     seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
     run = programs.init(
-      build.base_weights(config, experiment.parts, task),
+      build.base_weights(config, experiment, task),
       seeds,
       state.of_seeds(experiment.parts.hyper, config.num_seeds),
     )

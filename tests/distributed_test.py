@@ -150,11 +150,11 @@ class TwoProcessesTest(absltest.TestCase):
     config = tiny_text.config(cls.folder / 'problems')
     task = build.task(config)
     cls.addClassCleanup(task_lib.close, task)
-    parts = build.experiment(config, task.shape).parts
+    experiment = build.experiment(config, task.shape)
     hf.save(
       cls.folder / 'stored',
-      parts.transformer,
-      build.base_weights(config, parts, task),
+      experiment.parts.transformer,
+      build.base_weights(config, experiment, task),
       dtype='float32',
       max_file_bytes=10**9,
       max_position_embeddings=64,

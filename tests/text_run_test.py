@@ -76,7 +76,8 @@ class TextRunTest(absltest.TestCase):
     config = tiny_text.config(self.folder, num_iterations=1)
     task = build.task(config)
     self.addCleanup(task_lib.close, task)
-    parts = build.experiment(config, task.shape).parts
+    experiment = build.experiment(config, task.shape)
+    parts = experiment.parts
     params = jax.tree.map(
       lambda leaf: leaf + 0.01, parts.init_params_fn(jax.random.key(5))
     )
@@ -93,7 +94,9 @@ class TextRunTest(absltest.TestCase):
       tokenizer_folder=None,
     )
     config.model.checkpoint = str(stored)
-    chex.assert_trees_all_equal(build.base_weights(config, parts, task), params)
+    chex.assert_trees_all_equal(
+      build.base_weights(config, experiment, task), params
+    )
     run = train.train(config, self.folder / 'run')
     moved = jax.tree.map(
       lambda new, old: float(np.abs(new[0] - old).max()),
@@ -114,7 +117,7 @@ class TextRunTest(absltest.TestCase):
     with self.assertRaisesRegex(
       ValueError, r'model.checkpoint = .* d_ff = 48 \(there: 32\)'
     ):
-      differing = build.experiment(config, task.shape).parts
+      differing = build.experiment(config, task.shape)
       build.base_weights(config, differing, task)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated
 
+import jax.numpy as jnp
 import optax
 
 from replay_rl import base
@@ -48,3 +49,15 @@ def clipped(
     max_grad_norm: above 0; inf does not clip.
   """
   return optax.chain(optax.clip_by_global_norm(max_grad_norm), transform(rates))
+
+
+def warmed_up(
+  count: base.Array, *, learning_rate: base.Scalar, warmup_steps: base.Scalar
+) -> base.Array:
+  """Returns the learning rate of an update: a linear warm-up, then constant.
+
+  The first update has 1 / (warmup_steps + 1) of the rate, so it is not lost.
+  """
+  return learning_rate * (
+    (jnp.minimum(count, warmup_steps) + 1) / (warmup_steps + 1)
+  )

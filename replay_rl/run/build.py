@@ -158,23 +158,23 @@ def planned_shape(config: config_lib.Config) -> task_lib.Shape:
 
 def base_weights(
   config: config_lib.Config,
-  parts: state.Parts,
+  experiment: Experiment,
   task: task_lib.Task | task_lib.TextTask,
 ) -> base.PyTree:
   """Returns the weights that every seed of a run starts from.
 
   Args:
     config: names a checkpoint, or how many steps of a warm start to train.
-    parts: what `experiment` built.
+    experiment: what was built from it.
     task: has the teacher of the warm start.
 
   Raises:
     ValueError: the checkpoint does not have the shape of the model, or the
       cache of warm starts cannot be written.
   """
+  parts, settings = experiment.parts, config.warm_start
   if config.model.checkpoint is not None:
     return _pretrained(config.model.checkpoint, parts.transformer)
-  settings = config.warm_start
   initial = parts.init_params_fn(rng.stream_key(settings.seed, 'weights'))
   if not settings.num_steps:
     return initial
@@ -183,7 +183,7 @@ def base_weights(
     settings.transform,
     functions_lib.KINDS['optimizer'][1],
   )
-  task = task_lib.in_jax(task)
+  task, of_task = task_lib.in_jax(task), experiment.chosen['task']
   return warm_start.load_or_train(
     pathlib.Path(config.cache_dir).expanduser() / 'warm_starts',
     {
@@ -198,7 +198,7 @@ def base_weights(
       warm_start.train,
       initial,
       settings.seed,
-      task=task,
+      make_teacher=lambda hyper: of_task.bind(hyper['task'])().teacher_fn,
       logprobs_fn=functools.partial(
         scoring.token_logprobs,
         _graphdef(parts.transformer),
@@ -213,6 +213,7 @@ def base_weights(
           'max_grad_norm': settings.max_grad_norm,
         },
         'warm_start.transform': transform.scalars,
+        'task': of_task.scalars,
       },
       warmup_steps=settings.warmup_steps,
       num_steps=settings.num_steps,

@@ -97,8 +97,7 @@ KINDS = {
     ),
   ),
 }
-# The task uses the constants of these fields on the host. The compiled programs
-# do not take them as inputs.
+# The programs of a cycle do not use the constants of these fields.
 _OF_TASK = ('task', 'text.reward')
 
 
@@ -210,7 +209,7 @@ def bind(
       row_weight_fn=bound('loss.row_weights'),
       optimizer=optimizers.clipped(
         bound('optimizer.transform'),
-        functools.partial(_warmed_up, **rates),
+        functools.partial(optimizers.warmed_up, **rates),
         max_grad_norm,
       ),
       gate=make_gate() if make_gate else None,
@@ -224,18 +223,6 @@ def bind(
     ),
     keep_rule=bound('replay.keep'),
     feedback_fn=bound('replay.feedback'),
-  )
-
-
-def _warmed_up(
-  count: base.Array, *, learning_rate: base.Scalar, warmup_steps: base.Scalar
-) -> base.Array:
-  """Returns the learning rate of an update: a linear warm-up, then constant.
-
-  The first update has 1 / (warmup_steps + 1) of the rate, so it is not lost.
-  """
-  return learning_rate * (
-    (jnp.minimum(count, warmup_steps) + 1) / (warmup_steps + 1)
   )
 
 

@@ -39,7 +39,7 @@ def train(
   params: base.PyTree,
   seed: int,
   *,
-  task: task_lib.Task,
+  make_teacher: Callable[[state.Hyper], task_lib.TeacherFn],
   logprobs_fn: learner.LogprobsFn,
   make_transform: Callable[[state.Hyper], Callable],
   hyper: state.Hyper,
@@ -55,11 +55,11 @@ def train(
   Args:
     params: initial weights.
     seed: selects the teacher's rows.
-    task: must have a teacher.
+    make_teacher: hyper -> the teacher of the task.
     logprobs_fn: scores tokens.
     make_transform: hyper -> rates of the updates -> the optimizer.
-    hyper: the numbers of the optimizer, and of 'warm_start' the peak
-      `learning_rate` and `max_grad_norm`.
+    hyper: the numbers of the optimizer and of 'task', and of 'warm_start' the
+      peak `learning_rate` and `max_grad_norm`.
     num_steps: number of updates.
     warmup_steps: updates in which the rate rises linearly; then it falls to 0
       along a cosine.
@@ -69,7 +69,7 @@ def train(
   shares = optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps, num_steps)
 
   def all_steps(params, hyper):
-    numbers = hyper['warm_start']
+    numbers, teacher_fn = hyper['warm_start'], make_teacher(hyper)
     functions = learner.UpdateFunctions(
       logprobs_fn=logprobs_fn,
       loss_fn=losses.reinforce,
@@ -88,7 +88,7 @@ def train(
       rng_key = rng.stream_key(seed, 'teacher', trained.step)
       trained, _, _ = learner.update(
         trained,
-        _as_batch(*task.teacher_fn(rng_key, batch_size)),
+        _as_batch(*teacher_fn(rng_key, batch_size)),
         functions=functions,
         num_updates_since_fresh=0,
         num_microbatches=1,

@@ -26,7 +26,7 @@ PLUS, EQUALS, EOS, PAD = 10, 11, 12, 13
 SYMBOLS = (*'0123456789+=', '<eos>', '_')
 VOCAB_SIZE = 32
 
-Probability = Annotated[float, constants.FRACTION]
+Probability = Annotated[base.Scalar, constants.FRACTION]
 
 
 @constants.checked

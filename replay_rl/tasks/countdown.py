@@ -29,7 +29,7 @@ SYMBOLS = ('+ ', '- ', '* ', ': ', '= ', '<eos> ', '_ ')
 # Token ZERO + v is the number v.
 
 NumNumbers = Annotated[int, constants.interval('[2, inf)')]
-Probability = Annotated[float, constants.FRACTION]
+Probability = Annotated[base.Scalar, constants.FRACTION]
 
 
 class References(NamedTuple):

@@ -60,4 +60,27 @@ class AdamwTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       ValueError, f'^{name} = {value}: must be in {allowed}'
     ):
-      updates_of(0.01, NUMBERS | {name: value})
+      updates_of(0.01, NUMBERS | {name: value})class ClippedTest(absltest.TestCase):
+  def test_the_rate_rises_linearly_and_then_stays(self):
+    rates = [
+      float(
+        optimizers.warmed_up(
+          jnp.int32(count), learning_rate=0.4, warmup_steps=3
+        )
+      )
+      for count in range(6)
+    ]
+    self.assertSequenceAlmostEqual(
+      rates, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4], places=6
+    )
+
+  def test_the_norm_is_bounded_before_the_optimizer(self):
+    optimizer = optimizers.clipped(
+      optax.sgd, lambda count: 2.0, 0.5
+    )
+    gradients = {'x': jnp.array([3.0, 4.0])}
+    changes, _ = optimizer.update(gradients, optimizer.init(gradients))
+    np.testing.assert_allclose(changes['x'], [-0.6, -0.8], rtol=1e-6)
+
+
+

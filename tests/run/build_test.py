@@ -78,7 +78,7 @@ class BaseWeightsTest(parameterized.TestCase):
       self.create_tempdir().full_path, warm_start__num_steps=3, **changes
     )
     return jax.tree.leaves(
-      build.base_weights(config, tiny_run.parts(), build.task(config))
+      build.base_weights(config, tiny_run.experiment(), build.task(config))
     )
 
   def _is_equal(self, first, second):

@@ -1,17 +1,12 @@
 """Tests of the functions of a run and of their numbers."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl.rl import optimizers
-from replay_rl.run import functions as functions_lib
 from replay_rl.run import schedule
 from replay_rl.run import state
 from tests.run import tiny_run
@@ -261,29 +256,6 @@ class NumbersTest(parameterized.TestCase):
     of_arrays = jax.jit(seen)(state.as_arrays(parts.hyper))
     chex.assert_trees_all_close(of_arrays, of_numbers, rtol=1e-6)
     np.testing.assert_allclose(of_numbers[0], 2 ** (-4 / 8), rtol=1e-6)
-
-
-class OptimizerTest(absltest.TestCase):
-  def test_the_rate_rises_linearly_and_then_stays(self):
-    rates = [
-      float(
-        functions_lib._warmed_up(
-          jnp.int32(count), learning_rate=0.4, warmup_steps=3
-        )
-      )
-      for count in range(6)
-    ]
-    self.assertSequenceAlmostEqual(
-      rates, [0.1, 0.2, 0.3, 0.4, 0.4, 0.4], places=6
-    )
-
-  def test_the_norm_is_bounded_before_the_optimizer(self):
-    optimizer = optimizers.clipped(
-      functools.partial(optax.sgd, momentum=None), lambda count: 2.0, 0.5
-    )
-    gradients = {'x': jnp.array([3.0, 4.0])}
-    changes, _ = optimizer.update(gradients, optimizer.init(gradients))
-    np.testing.assert_allclose(changes['x'], [-0.6, -0.8], rtol=1e-6)
 
 
 if __name__ == '__main__':

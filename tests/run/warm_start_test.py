@@ -19,10 +19,9 @@ from tests import tiny
 from tests.run import tiny_run
 
 
-def _weights(config, parts=None):
-  return build.base_weights(
-    config, parts or tiny_run.parts(), build.task(config)
-  )
+def _weights(config):
+  experiment = build.experiment(config, build.planned_shape(config))
+  return build.base_weights(config, experiment, build.task(config))
 
 
 def _is_equal(first, second):
@@ -57,6 +56,26 @@ class LoadOrTrainTest(parameterized.TestCase):
       losses.append(-float(jnp.sum(logprobs * mask) / jnp.sum(mask)))
     self.assertGreater(losses[0], 3.0)
     self.assertLess(losses[1], 1.2)
+
+  def test_another_teacher_is_another_input_of_the_same_program(self):
+    programs = []
+    for probability in (0.25, 0.75):
+      config = self._config()
+      config.task = f'addition(num_digits=1, forget_probability={probability})'
+      with mock.patch.object(
+        warm_start.processes, 'aligned', wraps=warm_start.processes.aligned
+      ) as aligned:
+        weights = _weights(config)
+      (program,) = aligned.call_args.args
+      hyper = {
+        'warm_start': {'learning_rate': 1e-2, 'max_grad_norm': 1.0},
+        'warm_start.transform': {
+          name: 0.1 for name in ('b1', 'b2', 'eps', 'weight_decay')
+        },
+        'task': {'forget_probability': 0.0},
+      }
+      programs.append(program.lower(weights, hyper).as_text())
+    self.assertEqual(*programs)
 
   def test_a_damaged_cache_is_made_again_with_a_warning(self):
     config = self._config()
