@@ -38,7 +38,3 @@ class ParseTest(absltest.TestCase):
         command_line.parse(['program', flag], _own_flags())
       self.assertEqual(raised.exception.code, 2)
       self.assertRegex(printed.getvalue(), f'^error: .*{message}')
-
-
-if __name__ == '__main__':
-  absltest.main()

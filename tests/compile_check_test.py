@@ -11,7 +11,6 @@ import sys
 from unittest import mock
 
 import rich.console
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import command_line
@@ -252,7 +251,3 @@ class MainTest(parameterized.TestCase):
     tokens = capacity // 4 * 128 * 4
     for name, program in found['programs'].items():
       self.assertLess(program['memory']['peak'], tokens, name)
-
-
-if __name__ == '__main__':
-  absltest.main()

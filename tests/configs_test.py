@@ -164,7 +164,3 @@ class CommandLineTest(parameterized.TestCase):
         flags.IllegalFlagValueError, "arm = 'reuse_3': must be one of on_policy"
       ):
         own(argv)
-
-
-if __name__ == '__main__':
-  absltest.main()

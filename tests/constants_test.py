@@ -9,7 +9,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -178,7 +177,3 @@ class CheckedTest(parameterized.TestCase):
     constants.check('f.', _scaled, {'x': 'no', 'scale': 1.0})
     with self.assertRaisesRegex(ValueError, '^f.scale = -1: must be'):
       constants.check('f.', _scaled, {'x': 'no', 'scale': -1})
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -228,7 +228,3 @@ class TwoProcessesTest(absltest.TestCase):
     self.assertLen(_lines(self.folder / 'stopped'), 6)
     weights = self.run_of_one.learner.params['layers']['gate_up']
     self.assertEqual(weights.addressable_shards[0].data.size * 2, weights.size)
-
-
-if __name__ == '__main__':
-  absltest.main()

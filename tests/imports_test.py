@@ -89,7 +89,3 @@ class ImportsTest(absltest.TestCase):
         if isinstance(node, ast.ClassDef) and not node.name.startswith('_'):
           places.setdefault(node.name, []).append(name)
     self.assertEmpty({x: y for x, y in places.items() if len(y) > 1})
-
-
-if __name__ == '__main__':
-  absltest.main()

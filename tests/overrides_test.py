@@ -8,7 +8,6 @@ from typing import Annotated
 from unittest import mock
 
 from absl import flags
-from absl.testing import absltest
 from absl.testing import parameterized
 from ml_collections import config_flags
 
@@ -81,7 +80,3 @@ class OverridesTest(parameterized.TestCase):
     )
     own(argv)
     self.assertEqual(own.outer, _Outer(_Inner(3)))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -8,7 +8,6 @@ import pathlib
 import sys
 from unittest import mock
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from configs import models
@@ -184,7 +183,3 @@ class MainTest(parameterized.TestCase):
     )
     terms = set(found.memory.kept).union(*found.memory.programs.values())
     self.assertEqual(terms, set(plan._ADVICE))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -48,7 +48,3 @@ class StreamKeyTest(absltest.TestCase):
     self.assertEqual(
       jax.random.key_data(plain).tolist(), jax.random.key_data(traced).tolist()
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

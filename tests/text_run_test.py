@@ -119,7 +119,3 @@ class TextRunTest(absltest.TestCase):
     ):
       differing = build.experiment(config, task.shape)
       build.base_weights(config, differing, task)
-
-
-if __name__ == '__main__':
-  absltest.main()

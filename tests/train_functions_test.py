@@ -11,7 +11,6 @@ import sys
 from unittest import mock
 
 import chex
-from absl.testing import absltest
 
 from replay_rl import train
 from tests import tiny
@@ -136,7 +135,3 @@ class ReadmeTest(train_test.TrainTestCase):
     }
     subprocess.run([sys.executable, path], check=True, env=environment)
     self.assertLen(train_test.read_lines(workdir), 1)
-
-
-if __name__ == '__main__':
-  absltest.main()

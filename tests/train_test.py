@@ -17,8 +17,6 @@ from unittest import mock
 
 import chex
 import numpy as np
-from absl import flags
-from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
 
@@ -352,8 +350,3 @@ class SeedsTest(TrainTestCase):
           atol=1e-5,
           err_msg=name,
         )
-
-
-if __name__ == '__main__':
-  flags.FLAGS.mark_as_parsed()
-  absltest.main()

@@ -87,7 +87,3 @@ class BoundsTest(absltest.TestCase):
     self.assertEqual(chips.named('h200').memory, 141e9)
     with self.assertRaisesRegex(ValueError, "device = 'abacus': .*'h100'"):
       chips.named('abacus')
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -6,7 +6,6 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.fit import compilation
@@ -308,7 +307,3 @@ class MeasureTest(parameterized.TestCase):
       compilation.ProgramMemory(1, 20, 300, 4000, 3721, 50000, 600000),
     )
     self.assertEqual(of_tpu, 3000 - 100 - 30 + 7 - 2)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -5,7 +5,6 @@ import json
 from unittest import mock
 
 import jax
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.fit import compilation
@@ -246,7 +245,3 @@ class SmallestTest(parameterized.TestCase):
     shape = {'data': -1, 'fsdp': 1, 'tensor': 1}
     tried, _ = self._tried([2e6, 2e6, 5.0], mesh_shape=shape)
     self.assertEqual(tried, [(1, 1, 1), (2, 1, 1), (4, 1, 1)])
-
-
-if __name__ == '__main__':
-  absltest.main()

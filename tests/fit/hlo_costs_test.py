@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.fit import hlo
@@ -290,7 +289,3 @@ class FlopsTest(parameterized.TestCase):
       hlo_costs.flops(hlo.parse(compiled.as_text())).number,
       compiled.cost_analysis()['flops'],
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.fit import hlo
@@ -263,7 +262,3 @@ class SizesTest(parameterized.TestCase):
     )
     never = hlo.Times(0, hlo.PER_PASS)
     self.assertEqual(hlo.total([exact, never]), exact)
-
-
-if __name__ == '__main__':
-  absltest.main()

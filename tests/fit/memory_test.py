@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import optax
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -319,7 +318,3 @@ class MemoryTest(parameterized.TestCase):
     parts = _parts(config)
     with self.assertRaisesRegex(ValueError, message):
       memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))
-
-
-if __name__ == '__main__':
-  absltest.main()

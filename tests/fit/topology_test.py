@@ -6,7 +6,6 @@ from unittest import mock
 
 import jax
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.fit import chips
@@ -95,7 +94,3 @@ class TpuTest(parameterized.TestCase):
     compiled = jax.jit(lambda x: x + 1).lower(argument).compile()
     memory = compiled.memory_analysis()
     self.assertEqual(memory.argument_size_in_bytes, 2 * 128 * 4)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -3,7 +3,6 @@ import importlib.util
 import unittest
 
 import yaml
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests.launchers import fakes
@@ -232,7 +231,3 @@ class JobSetTest(parameterized.TestCase):
     self.assertStartsWith(done.stderr, 'error: ')
     self.assertIn(message, done.stderr)
     self.assertEmpty(self.fakes.calls())
-
-
-if __name__ == '__main__':
-  absltest.main()

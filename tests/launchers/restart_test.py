@@ -3,7 +3,6 @@ import signal
 import subprocess
 import time
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests.launchers import fakes
@@ -119,7 +118,3 @@ class RestartTest(parameterized.TestCase):
     )
     self.assertEqual(process.returncode, 2)
     self.assertIn('-- COMMAND: must be given', process.stderr)
-
-
-if __name__ == '__main__':
-  absltest.main()

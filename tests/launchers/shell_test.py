@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests.launchers import fakes
@@ -94,7 +93,3 @@ class PageTest(parameterized.TestCase):
         ['--time', '--partition'], [word.split('=')[0] for word in words[1:at]]
       )
       self.dry_run(words[at:])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -8,7 +8,6 @@ import subprocess
 import time
 from unittest import mock
 
-from absl.testing import absltest
 from absl.testing import parameterized
 from jax._src import clusters
 
@@ -141,7 +140,3 @@ class SlurmTest(parameterized.TestCase):
         None, None, None, None, 'slurm', 300
       )
     self.assertEqual(found, ('gpu07:61457', 16, process, [process % 8]))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -4,7 +4,6 @@ import sys
 import time
 import unittest
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests.launchers import fakes
@@ -102,7 +101,3 @@ class TpuPodRunTest(parameterized.TestCase):
     self.assertEqual(self.pod('stop'), (0, 'nothing runs here\n'))
     self.start()
     self.wait_for(lambda home: (home / 'trainings').exists(), [home])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,6 +1,5 @@
 import shlex
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests.launchers import fakes
@@ -332,7 +331,3 @@ class TpuPodTest(parameterized.TestCase):
     done = self.fakes.bash('scripts/tpu_pod.sh')
     self.assertEqual(done.returncode, 2)
     self.assertIn('error: subcommand: must be given', done.stderr)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
-from absl.testing import absltest
 from absl.testing import parameterized
 from transformers.models.llama import modeling_llama as llama
 
@@ -349,7 +348,3 @@ class ParityTest(parameterized.TestCase):
       gap = np.abs(mine[0] - other[0, :, :half].numpy())
       self.assertLess((gap / bound).max(), 1.0)
       print(f'{name}: {np.asarray(gap.max(axis=1))}')
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -76,7 +76,3 @@ class ChatTest(parameterized.TestCase):
     packed = (source / 'tokenizer.rebuilt.json.gz').read_bytes()
     (folder / 'tokenizer.json').write_bytes(gzip.decompress(packed))
     self.assert_same(folder, **variables)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.replay import buffer
@@ -106,7 +105,3 @@ class MemoryTest(parameterized.TestCase):
     for i in range(3):
       state, _ = step(state, self.rows, jax.random.key(i), i)
       self.assertEqual(state.rollouts.tokens.unsafe_buffer_pointer(), pointer)
-
-
-if __name__ == '__main__':
-  absltest.main()

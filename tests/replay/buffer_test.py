@@ -389,7 +389,3 @@ class InsertionAgeTest(absltest.TestCase):
     np.testing.assert_array_equal(
       buffer.insertion_age(state), [0, 1, 5, 2**31 - 1]
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -305,7 +305,3 @@ class IterationTest(parameterized.TestCase):
       chex.assert_trees_all_equal(
         jax.tree.map(lambda leaf, s=seed: leaf[s], together), alone[seed]
       )
-
-
-if __name__ == '__main__':
-  absltest.main()

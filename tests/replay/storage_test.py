@@ -392,7 +392,3 @@ class CostTest(parameterized.TestCase):
       for seed in range(3):
         stored = write(stored, SLOTS, make_rows(seed, 8)['int32'])
         self.assertEqual(pointers(stored), before)
-
-
-if __name__ == '__main__':
-  absltest.main()

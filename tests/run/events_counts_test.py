@@ -365,7 +365,3 @@ class LearnTest(absltest.TestCase):
     for name in 'loss', 'grad_norm', 'ess', 'batch/num_valid':
       self.assertTrue(np.isnan(measured[name]), name)
     self.assertEqual(measured['histogram/staleness'].tolist(), [0] * 4)
-
-
-if __name__ == '__main__':
-  absltest.main()

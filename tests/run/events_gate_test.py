@@ -6,7 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -133,7 +132,3 @@ class ReuseTest(parameterized.TestCase):
       plain[3],
     )
     chex.assert_trees_all_equal(measured, plain_measured)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import events
@@ -361,7 +360,3 @@ class FeedbackTest(parameterized.TestCase):
     self.assertEqual(found.priorities.tolist(), [0] * 32)
     without = self._first_cycle()
     self.assertNotEqual(without.times_sampled[:16].tolist(), [1] * 16)
-
-
-if __name__ == '__main__':
-  absltest.main()

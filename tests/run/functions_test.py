@@ -4,7 +4,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import schedule
@@ -256,7 +255,3 @@ class NumbersTest(parameterized.TestCase):
     of_arrays = jax.jit(seen)(state.as_arrays(parts.hyper))
     chex.assert_trees_all_close(of_arrays, of_numbers, rtol=1e-6)
     np.testing.assert_allclose(of_numbers[0], 2 ** (-4 / 8), rtol=1e-6)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -362,7 +361,3 @@ class UpdateTest(parameterized.TestCase):
   def test_refuses_a_split_that_does_not_divide_the_rows(self):
     with self.assertRaisesRegex(ValueError, 'num_microbatches = 3: .* 8 rows'):
       updates.update(self.parts, self.params, self.rollouts, num_microbatches=3)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -63,7 +63,3 @@ class LedgerTest(absltest.TestCase):
     self.assertEqual(prices['training_flops'], 3 * 32 * flops)
     self.assertEqual(prices['cost_units'], 5 + 1.5 * 2)
     self.assertEqual(prices['generated_tokens'], 7)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -180,7 +180,3 @@ class LogTest(absltest.TestCase):
     )
     (written,) = (folder / 'tensorboard').iterdir()
     self.assertIn(b'reward/seed4', written.read_bytes())
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -341,7 +340,3 @@ class RunTest(parameterized.TestCase):
     chex.assert_trees_all_close(
       eight.learner.params, one.learner.params, atol=1e-4
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -184,7 +183,3 @@ class OfOverwrittenTest(parameterized.TestCase):
     self.assertEqual(int(found['num_overwritten']), 0)
     self.assertTrue(np.isnan(found['never_used_fraction']))
     self.assertEqual(found['histogram/uses'].tolist(), [0, 0, 0])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -221,7 +221,3 @@ class ConfigsTest(parameterized.TestCase):
     axes = config.mesh.shape
     mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes))
     placement.check_meshes(config, parts, mesh, None)
-
-
-if __name__ == '__main__':
-  absltest.main()

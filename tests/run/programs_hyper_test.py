@@ -6,7 +6,6 @@ import hashlib
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import programs
@@ -164,7 +163,3 @@ class HyperTest(parameterized.TestCase):
     ):
       np.testing.assert_array_equal(one, other)
       self.assertEqual(one.dtype, other.dtype)
-
-
-if __name__ == '__main__':
-  absltest.main()

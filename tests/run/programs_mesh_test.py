@@ -6,7 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.lm import model
@@ -157,7 +156,3 @@ class SamplerMeshTest(parameterized.TestCase):
     self.assertLen(rest, 4 + len(jax.tree.leaves(parts.hyper)))
     for leaf in rest:
       self.assertEqual(leaf.sharding, mesh_lib.whole(other))
-
-
-if __name__ == '__main__':
-  absltest.main()

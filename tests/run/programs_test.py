@@ -168,7 +168,3 @@ class OverSeedsTest(absltest.TestCase):
           {'y': y['y'][:num_seeds]},
         )
         self.assertEqual(found.tolist(), [11.0, 22.0, 33.0][:num_seeds])
-
-
-if __name__ == '__main__':
-  absltest.main()

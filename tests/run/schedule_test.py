@@ -1,6 +1,5 @@
 """Tests of schedules."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import schedule
@@ -42,7 +41,3 @@ class SynchronousTest(parameterized.TestCase):
   def test_events_are_equal_only_to_themselves(self):
     # As static arguments of a program, equal events would share it.
     self.assertNotEqual(schedule.Generate(), schedule.Publish())
-
-
-if __name__ == '__main__':
-  absltest.main()

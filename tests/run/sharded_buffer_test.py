@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import build
@@ -93,7 +92,3 @@ class ShardedBufferTest(parameterized.TestCase):
     np.testing.assert_allclose(
       found['grad_norm'], of_one['grad_norm'], rtol=1e-4
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -2,7 +2,6 @@
 
 import pathlib
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import build
@@ -34,7 +33,3 @@ class TextSettingsTest(parameterized.TestCase):
     config = tiny_text.config(folder, **changes)
     with self.assertRaisesRegex(ValueError, message):
       build.experiment(config, build.task(config).shape)
-
-
-if __name__ == '__main__':
-  absltest.main()

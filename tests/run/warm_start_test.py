@@ -8,7 +8,6 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.run import build
@@ -184,7 +183,3 @@ class FingerprintTest(parameterized.TestCase):
       start=2,
     ):
       self.assertEqual(num_cached(**other), number, other)
-
-
-if __name__ == '__main__':
-  absltest.main()

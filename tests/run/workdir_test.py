@@ -104,7 +104,3 @@ class WorkdirTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, f"workdir = '{file}/run'"):
       with workdir.locked(pathlib.Path(file) / 'run'):
         pass
-
-
-if __name__ == '__main__':
-  absltest.main()
