@@ -11,14 +11,6 @@ from replay_rl.replay import buffer
 from replay_rl.replay import storage
 
 INSERT = jax.jit(buffer.insert)
-# Each mesh with the number of its shards.
-MESHES = (
-  ((1, 1, 1), 1),
-  ((1, 2, 1), 2),
-  ((2, 2, 2), 4),
-  ((1, 1, 8), 1),
-  ((2, 4, 1), 8),
-)
 
 
 def make_rows(ids, num_tokens=3, **fields) -> base.Rollout:

@@ -15,7 +15,20 @@ from tests.replay import buffers
 STEP = jnp.int32(10)
 
 
-def insert_all(correct, capacity, sizes, keep_rule, is_stored=None):
+@functools.partial(jax.jit, static_argnames='keep_rule')
+def insert(state, rows, is_valid, keep_rule, constants):
+  return buffer.insert(
+    state,
+    rows,
+    priorities=jnp.ones(rows.rewards.shape),
+    is_valid=is_valid,
+    keep_scores=keep_rule(state, STEP, **constants),
+  )[0]
+
+
+def insert_all(
+  correct, capacity, sizes, keep_rule, is_stored=None, **constants
+):
   """Inserts rows 0, 1, ... in batches; returns the rows that are kept.
 
   Rows that are not `is_stored` come in, too, but a filter drops them.
@@ -23,26 +36,15 @@ def insert_all(correct, capacity, sizes, keep_rule, is_stored=None):
   if is_stored is None:
     is_stored = np.ones(len(correct), bool)
   state = buffers.make_state(capacity)
-  insert = jax.jit(
-    lambda state, rows, is_valid: buffer.insert(
-      state,
-      rows,
-      priorities=jnp.ones(rows.rewards.shape),
-      is_valid=is_valid,
-      keep_scores=keep_rule(state, STEP),
-    )[0]
-  )
   first = 0
   for size in sizes:
     ids = np.arange(first, first + size)
     rows = buffers.make_rows(ids, rewards=correct[ids])
-    state = insert(state, rows, jnp.asarray(is_stored[ids]))
+    state = insert(state, rows, is_stored[ids], keep_rule, constants)
     first += size
-  return sorted(buffers.ids_of(state.rollouts)[state.is_valid].tolist())
-
-
-def positive_bias_rule(fraction):
-  return functools.partial(keep.positive_bias, fraction=fraction)
+  return sorted(
+    buffers.ids_of(state.rollouts)[np.asarray(state.is_valid)].tolist()
+  )
 
 
 def positive_bias_set(correct, capacity, num_positive, num_last, ids):
@@ -72,7 +74,7 @@ class KeepScoreTest(parameterized.TestCase):
     #   t-9 R, t-8 G, t-7 G, t-6 R, t-5 G, t-4 G, t-3 R, t-2 G, t-1 R, t R
     # keeps {t-8, t-7, t-5, t-4, t-3, t-2, t-1, t}.
     correct = np.array([0, 1, 1, 0, 1, 1, 0, 1, 0, 0])
-    kept = insert_all(correct, 8, sizes, positive_bias_rule(0.5))
+    kept = insert_all(correct, 8, sizes, keep.positive_bias, fraction=0.5)
     self.assertEqual(kept, [1, 2, 4, 5, 6, 7, 8, 9])
 
   def test_positive_bias_scores_by_hand(self):
@@ -101,9 +103,8 @@ class KeepScoreTest(parameterized.TestCase):
     correct = np.random.default_rng(seed).random(30) < 0.3
     num_positive = int(np.floor(fraction * 8 + 0.5))
     expected = positive_bias_set(correct, 8, num_positive, size, range(30))
-    kept = insert_all(
-      correct, 8, [size] * (30 // size), positive_bias_rule(fraction)
-    )
+    sizes = [size] * (30 // size)
+    kept = insert_all(correct, 8, sizes, keep.positive_bias, fraction=fraction)
     self.assertEqual(kept, expected)
 
   @parameterized.product(fraction=(0.1, 0.3, 0.5), seed=(0, 1, 2))
@@ -116,7 +117,7 @@ class KeepScoreTest(parameterized.TestCase):
     correct, is_stored = rng.random(60) < 0.4, rng.random(60) < 0.5
     num_positive = int(np.floor(fraction * 8 + 0.5))
     kept = insert_all(
-      correct, 8, [4] * 15, positive_bias_rule(fraction), is_stored
+      correct, 8, [4] * 15, keep.positive_bias, is_stored, fraction=fraction
     )
     # Nothing that the definition needs is ever lost on the way.
     expected = positive_bias_set(
