@@ -37,16 +37,16 @@ def make_fresh(rows, slots, is_valid) -> base.Batch:
 
 def insert(state, ids, is_valid):
   """Inserts rows as an iteration does; returns the buffer and the rows."""
-  rows, is_valid = buffers.make_rows(ids), jnp.asarray(is_valid, bool)
+  rows, is_valid = buffers.make_rows(ids), np.asarray(is_valid, bool)
   state, slots = buffers.INSERT(
-    state, rows, priorities=jnp.ones(len(ids)), is_valid=is_valid
+    state, rows, priorities=np.ones(len(ids), np.float32), is_valid=is_valid
   )
   return state, make_fresh(rows, slots, is_valid)
 
 
 def make_state(capacity, num_old, is_valid):
   """Rows 0 to `num_old - 1` are old, rows 100, 101, ... are fresh."""
-  state = buffer.init(buffers.make_rows([0]), capacity=capacity)
+  state = buffers.make_state(capacity)
   # Few shapes, because each is compiled.
   num_rows = min(8, capacity) if num_old <= 8 else num_old
   ids = np.arange(num_rows)
@@ -178,7 +178,7 @@ class FreshAnchoredTest(parameterized.TestCase):
   def test_insert_first_at_capacity_c_is_draw_first_at_c_minus_f(self):
     # The list of the latest C - F rows stands for the order of the paper.
     capacity, num_fresh, num_steps = 12, 4, 6
-    state = buffer.init(buffers.make_rows([0]), capacity=capacity)
+    state = buffers.make_state(capacity)
     history = []
     for step in range(num_steps):
       stored = history[-(capacity - num_fresh) :]
@@ -300,8 +300,11 @@ class IterationTest(parameterized.TestCase):
       rows = buffers.make_rows(200 + np.arange(64))
       separate.append((state, rows, jax.random.key(seed), jnp.int32(seed)))
     alone = [run(*arguments) for arguments in separate]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *separate)
-    together = jax.jit(jax.vmap(one_seed))(*stacked)
+    stack = jax.jit(
+      lambda trees: jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    )
+    together = jax.jit(jax.vmap(one_seed))(*stack(separate))
+    together, alone = jax.device_get((together, alone))
     for seed in range(3):
       chex.assert_trees_all_equal(
         jax.tree.map(lambda leaf, s=seed: leaf[s], together), alone[seed]

@@ -141,8 +141,8 @@ class KeepScoreTest(parameterized.TestCase):
 
   def test_delta_may_be_traced_for_a_sweep(self):
     state = buffers.filled(7, 7, rewards=[1, 0, 1, 1, -1, 1, 0])
-    together = jax.vmap(
-      lambda delta: keep.positive_bias(state, STEP, fraction=delta)
+    together = jax.jit(
+      jax.vmap(lambda delta: keep.positive_bias(state, STEP, fraction=delta))
     )(jnp.array([0.0, 0.3]))
     np.testing.assert_array_equal(
       together, [[-6, -5, -4, -3, -2, -1, 0], [-3, -5, -1, 1, -2, 1, 0]]

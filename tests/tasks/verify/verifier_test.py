@@ -217,15 +217,20 @@ class VerifierTest(parameterized.TestCase):
 
 @pytest.mark.skipif(shared_data.folder() is None, reason=shared_data.ABSENT)
 class BenchmarkTest(parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.verifier = make()
+    cls.addClassCleanup(cls.verifier.close)
+
   @parameterized.parameters('gsm8k', 'aime24', 'amc23', 'math500')
   def test_references_answer_their_own_problem_and_no_other(self, name):
     path = shared_data.folder() / 'benchmarks' / f'{name}.jsonl'
     lines = path.read_text('utf-8').splitlines()
     references = [json.loads(line)['answer'] for line in lines][:200]
     responses = [boxed(reference) for reference in references]
-    with make() as verifier:
-      own = verifier.judge(responses, references)
-      others = verifier.judge(responses, references[1:] + references[:1])
+    own = self.verifier.judge(responses, references)
+    others = self.verifier.judge(responses, references[1:] + references[:1])
     share = sum(verdict.is_correct for verdict in own) / len(own)
     self.assertGreaterEqual(share, 0.99 if name == 'math500' else 1)
     for position, verdict in enumerate(others):
