@@ -284,7 +284,9 @@ class MappedTest(parameterized.TestCase):
       return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
     with jax.set_mesh(mesh):
-      results = jax.jit(mapped)(stack(stored), np.stack(slots), stack(rows))
+      results = jax.device_get(
+        jax.jit(mapped)(stack(stored), np.stack(slots), stack(rows))
+      )
     for seed in range(2):
       expected = written(stored[seed], slots[seed], rows[seed])
       assert_same_bits(
@@ -301,8 +303,11 @@ class CostTest(parameterized.TestCase):
   BATCH = 64
 
   def rows(self, num_rows):
-    return jax.eval_shape(
-      lambda: buffers.make_rows(np.zeros(num_rows, int), self.NUM_TOKENS)
+    return jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(
+        (num_rows, *leaf.shape[1:]), leaf.dtype
+      ),
+      buffers.make_rows([0], self.NUM_TOKENS),
     )
 
   def compile(self, function, mesh, *arguments, donate):
