@@ -8,7 +8,6 @@ import shutil
 import tempfile
 
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.evaluate import benchmark_samples
@@ -297,7 +296,3 @@ class LoadTest(BenchmarksTestCase):
     changed = benchmark_samples.fingerprints(self.load('some'))
     self.assertNotEqual(changed['problems'], one['problems'])
     self.assertEqual(changed['prompts'], one['prompts'])
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,6 +1,5 @@
 """Tests of the settings that the flags of an evaluation make."""
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.evaluate import evaluation_flags
@@ -107,7 +106,3 @@ class ResolveTest(parameterized.TestCase):
     self.assertEqual((no_chat.chat, no_chat.system), (False, None))
     self.assertEqual(no_chat.step, 2)
     self.assertEqual(no_chat.tokenizer, trained.config.text.tokenizer)
-
-
-if __name__ == '__main__':
-  absltest.main()

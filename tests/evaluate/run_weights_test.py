@@ -158,7 +158,3 @@ class FingerprintTest(absltest.TestCase):
       params | {'a': params['a'][:, ::-1]},
     ):
       self.assertNotEqual(run_weights.fingerprint(changed), expected)
-
-
-if __name__ == '__main__':
-  absltest.main()

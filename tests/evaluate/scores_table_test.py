@@ -79,7 +79,3 @@ class TablesTest(absltest.TestCase):
     self.assertIn(['average', '−50.0', '%', '−25.0', '%', '-2.250'], rows)
     shown = ' '.join(sum(rows, []))
     self.assertIn('baseline has other settings: n, template', shown)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 """Tests of the scores of an evaluation."""
 
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 from scipy import stats
 
@@ -177,7 +176,3 @@ class EfficiencyTest(parameterized.TestCase):
       result['average'],
       {'length_reduction': 0.4, 'accuracy_gain': 0.0, 'aes': 0.4},
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

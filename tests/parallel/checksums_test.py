@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.parallel import checksums
@@ -100,7 +99,3 @@ class ChecksumTest(parameterized.TestCase):
     self.assertIn('all-reduce', text)
     self.assertNotIn('all-gather', text)
     self.assertNotIn('u32[64,32]', text)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -7,7 +7,6 @@ import re
 import jax
 import jax.numpy as jnp
 import optax
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -215,7 +214,3 @@ class CollectivesTest(parameterized.TestCase):
     self.assertEqual(
       place.shard_shape((_ROWS, V)), (_ROWS // (data * fsdp), V // tensor)
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 """Tests of meshes."""
 
 import jax
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.parallel import mesh
@@ -64,7 +63,3 @@ class MeshTest(parameterized.TestCase):
     with jax.set_mesh(mesh.make({'data': 2, 'fsdp': 2, 'tensor': 2})):
       rows = jax.jit(mesh.split_rows)(jax.numpy.zeros((8, 3)))
     self.assertEqual(rows.addressable_shards[0].data.shape, (2, 3))
-
-
-if __name__ == '__main__':
-  absltest.main()

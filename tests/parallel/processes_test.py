@@ -6,7 +6,6 @@ from unittest import mock
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from absl.testing import absltest
 from absl.testing import parameterized
 from jax.experimental import multihost_utils
 
@@ -255,7 +254,3 @@ class OthersTest(parameterized.TestCase):
     leave.assert_called_once_with(1)
     sleep.assert_called_once_with(1)
     self.assertRegex(told.getvalue(), message)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -6,7 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -251,7 +250,3 @@ class CostTest(parameterized.TestCase):
     self.assertEqual(
       {name for name, _ in collectives.of(program)}, {'reduce-scatter'}
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -4,7 +4,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -153,7 +152,3 @@ class TwinTest(parameterized.TestCase):
         twin.update_priorities(slots, priorities)
         state = UPDATE(state, slots.astype(np.int32), priorities)
       twin.check(state)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import base
@@ -106,7 +105,3 @@ class ReweightedAdvantageMagnitudeTest(parameterized.TestCase):
   def test_logprobs_of_another_shape_raise(self):
     with self.assertRaisesRegex(AssertionError, r'\(4, 2\)'):
       RULE(self.batch, make_outcome(np.zeros((4, 2))))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -6,7 +6,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.replay import histograms
@@ -113,7 +112,3 @@ class StepsSinceLastUseTest(parameterized.TestCase):
       histograms.steps_since_last_use(
         ones, ones[:1], ones > 0, array(0), num_bins=2
       )
-
-
-if __name__ == '__main__':
-  absltest.main()

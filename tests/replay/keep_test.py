@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.replay import buffer
@@ -147,7 +146,3 @@ class KeepScoreTest(parameterized.TestCase):
     np.testing.assert_array_equal(
       together, [[-6, -5, -4, -3, -2, -1, 0], [-3, -5, -1, 1, -2, 1, 0]]
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

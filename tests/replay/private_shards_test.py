@@ -6,7 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.replay import sampling
@@ -174,7 +173,3 @@ class PrivateShardsTest(parameterized.TestCase):
         num_shards=num_shards,
         stratified=False,
       )
-
-
-if __name__ == '__main__':
-  absltest.main()

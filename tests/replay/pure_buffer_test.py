@@ -6,7 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.replay import compose
@@ -167,7 +166,3 @@ class PureBufferTest(parameterized.TestCase):
     )
     self.assertEqual(sorted(batch.slots.tolist()), [6, 7, 8, 8])
     np.testing.assert_array_equal(batch.is_fresh, batch.slots == 7)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -7,7 +7,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.replay import sampling
@@ -364,7 +363,3 @@ class GumbelTopKTest(parameterized.TestCase):
       ValueError, 'num_draws = 3: must be at most capacity = 2 without'
     ):
       sampling.gumbel_top_k(jax.random.key(0), jnp.ones(2), 3)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -94,21 +94,24 @@ def read(stored, slots):
 
 class RowsTest(parameterized.TestCase):
   @parameterized.parameters(
-    ((1, 1, 1), 1, 8),
-    ((1, 2, 1), 2, 8),
-    ((2, 2, 2), 4, 3),
-    ((1, 1, 8), 1, 8),
-    ((2, 4, 1), 8, 8),
+    ((1, 1, 1), 1, 8, 'pinned_host'),
+    ((1, 2, 1), 2, 8, 'device'),
+    ((2, 2, 2), 4, 3, 'device'),
+    ((2, 2, 2), 4, 8, 'pinned_host'),
+    ((1, 1, 8), 1, 8, 'device'),
+    ((2, 4, 1), 8, 8, 'device'),
   )
-  def test_rows_come_back_bit_for_bit_from_any_mesh(
-    self, shape, num_shards, num_rows
+  def test_rows_come_back_bit_for_bit_from_any_mesh_and_memory(
+    self, shape, num_shards, num_rows, memory_kind
   ):
     mesh = buffers.make_mesh(shape)
     stored, rows = make_rows(0, CAPACITY), make_rows(1, num_rows)
     slots = SLOTS[:num_rows]
     expected = written(stored, slots, rows)
     with jax.set_mesh(mesh):
-      after = jax.jit(storage.write_rows)(put(stored, mesh), slots, rows)
+      after = jax.jit(storage.write_rows)(
+        put(stored, mesh, memory_kind), slots, rows
+      )
       assert_same_bits(after, expected)
       drawn = jax.jit(storage.read_rows)(after, slots[::-1])
     assert_same_bits(drawn, read(expected, slots[::-1]))
@@ -118,27 +121,13 @@ class RowsTest(parameterized.TestCase):
       self.assertEqual(
         leaf.addressable_shards[0].data.nbytes, leaf.nbytes // parts, name
       )
+      is_word = leaf.ndim > 1 and leaf.dtype.itemsize > 1
+      self.assertEqual(
+        leaf.sharding.memory_kind, memory_kind if is_word else 'device', name
+      )
     is_split = num_shards > 1 and num_rows == 8
     local = drawn['deep'].addressable_shards[0].data.shape
     self.assertEqual(local[0], num_rows // num_shards if is_split else num_rows)
-
-  @parameterized.parameters(((1, 1, 1),), ((2, 2, 2),))
-  def test_on_the_host_they_are_the_same_and_stay_there(self, shape):
-    mesh = buffers.make_mesh(shape)
-    stored, rows = make_rows(0, CAPACITY), make_rows(1, 8)
-    expected = written(stored, SLOTS, rows)
-    with jax.set_mesh(mesh):
-      after = jax.jit(storage.write_rows)(
-        put(stored, mesh, 'pinned_host'), SLOTS, rows
-      )
-      assert_same_bits(after, expected)
-      drawn = jax.jit(storage.read_rows)(after, SLOTS[::-1])
-    assert_same_bits(drawn, read(expected, SLOTS[::-1]))
-    for name, leaf in after.items():
-      is_word = leaf.ndim > 1 and leaf.dtype.itemsize > 1
-      self.assertEqual(
-        leaf.sharding.memory_kind, 'pinned_host' if is_word else 'device', name
-      )
     for leaf in jax.tree.leaves(drawn):
       self.assertEqual(leaf.sharding.memory_kind, 'device')
 
@@ -402,7 +391,3 @@ class CostTest(parameterized.TestCase):
       for seed in range(3):
         stored = write(stored, SLOTS, make_rows(seed, 8)['int32'])
         self.assertEqual(pointers(stored), before)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.replay import buffer
@@ -277,7 +276,3 @@ class WeightTest(parameterized.TestCase):
       [[0, 0], [256, 0.5 / 256]],
       rtol=1e-5,
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -50,7 +50,3 @@ class IntervalTest(absltest.TestCase):
     many, one = np.array([0.0, 1.0]), np.array([1.0])
     self.assertIsNone(self.interval(one))
     self.assertIsNone(self.interval(many, one))
-
-
-if __name__ == '__main__':
-  absltest.main()

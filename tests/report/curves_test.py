@@ -83,7 +83,3 @@ class CommonAxisTest(absltest.TestCase):
     np.testing.assert_allclose(
       curves.quartiles(values), [[0.75, 4], [1.5, 4], [2.25, 4]]
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

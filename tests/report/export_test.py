@@ -116,7 +116,3 @@ class ExportTest(absltest.TestCase):
         '"a, ""b""",0.5,median,inf,6,,-inf,,,0.5,0.25,0.75,,0.6,0.5,',
       ],
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -98,7 +98,3 @@ class MakeTest(absltest.TestCase):
       [figure.name for figure in drawn], ['reward', 'histograms']
     )
     self.assertIn("Not recorded for 'uses': without.", drawn[1].caption)
-
-
-if __name__ == '__main__':
-  absltest.main()

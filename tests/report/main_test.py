@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.report import __main__ as program
@@ -251,7 +250,3 @@ class ReportTest(parameterized.TestCase):
       'sys.exit("jax" in sys.modules)'
     )
     subprocess.run([sys.executable, '-c', command], check=True)
-
-
-if __name__ == '__main__':
-  absltest.main()

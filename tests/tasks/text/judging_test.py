@@ -7,7 +7,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import rng
@@ -252,7 +251,3 @@ class ShareTest(parameterized.TestCase):
   )
   def test_a_process_judges(self, process, num_processes, split, rows):
     self.assertEqual(self._share(process, num_processes, split), rows)
-
-
-if __name__ == '__main__':
-  absltest.main()

@@ -203,12 +203,6 @@ class VerifierTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'max_answer_chars = 0: must'):
       make(max_answer_chars=0)
 
-  def test_a_closed_pool_raises(self):
-    with make(num_workers=1) as closed:
-      pass
-    with self.assertRaisesRegex(ValueError, 'pool = closed'):
-      closed.judge(['1'], ['1'])
-
   def test_without_math_verify_the_error_names_the_extra(self):
     with mock.patch('importlib.util.find_spec', return_value=None):
       with self.assertRaisesRegex(ImportError, r"pip install -e '.\[math\]'"):
