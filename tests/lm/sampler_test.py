@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from unittest import mock
 
 import jax
@@ -202,17 +201,6 @@ class GenerateTest(parameterized.TestCase):
     recorded = np.exp(completions.behavior_logprobs[first, columns[first]])
     np.testing.assert_allclose(recorded.sum(), 1.0, atol=1e-5)
 
-  def test_each_step_draws_anew(self):
-    _, params = small_models.init(_TIED)
-    uniform = jax.tree.map(jnp.zeros_like, params)
-    completions = jax.device_get(respond(params=uniform, eos_ids=(_V - 1,)))
-    repeats = completions.responses[:, 1:] == completions.responses[:, :-1]
-    alive = completions.lengths[:, None] > np.arange(1, _R)
-    self.assertLess(repeats[alive].mean(), 0.25)
-    np.testing.assert_allclose(
-      completions.entropy[completions.loss_mask], math.log(_V), rtol=1e-5
-    )
-
   def test_any_of_several_tokens_ends_a_response(self):
     whole = respond(eos_ids=(_V - 1,))
     ends = (2, 7)
@@ -251,15 +239,6 @@ class GenerateTest(parameterized.TestCase):
             )
           else:
             np.testing.assert_array_equal(getattr(part, field), expected)
-
-  def test_rows_with_one_prompt_differ_by_their_ids_and_the_key(self):
-    alike = _rows(PROMPTS, [2] * 24)
-    by_id = np.asarray(respond(prompts=alike).responses)
-    self.assertGreater(len(np.unique(by_id, axis=0)), 18)
-    same = respond(prompts=alike, ids=np.full(24, 3, np.uint32))
-    np.testing.assert_array_equal(same.responses, np.tile(by_id[3:4], (24, 1)))
-    other_key = respond(prompts=alike, seed=1)
-    self.assertFalse(np.array_equal(other_key.responses, by_id))
 
   def test_the_padding_of_prompts_does_not_matter(self):
     completions = respond()

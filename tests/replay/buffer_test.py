@@ -61,25 +61,6 @@ class InitTest(parameterized.TestCase):
 
 
 class InsertTest(parameterized.TestCase):
-  def test_only_valid_rows_are_stored_in_order_and_without_gaps(self):
-    state, slots = buffers.INSERT(
-      buffers.make_state(4),
-      buffers.make_rows([5, 6, 7, 8]),
-      priorities=vector(1, 2, NAN, 4),
-      is_valid=mask_of(0, 1, 0, 1),
-    )
-    np.testing.assert_array_equal(slots, [4, 0, 4, 1])
-    chex.assert_trees_all_equal(
-      jax.tree.map(lambda leaf: leaf[:2], state.rollouts),
-      buffers.make_rows([6, 8]),
-    )
-    np.testing.assert_array_equal(state.is_valid, [1, 1, 0, 0])
-    np.testing.assert_array_equal(state.priorities, [2, 4, 0, 0])
-    self.assertEqual(int(state.num_inserted), 2)
-    self.assertEqual(int(state.next_slot), 2)
-    # The NaN belongs to a row that was not stored.
-    self.assertEqual(int(state.num_repaired_priorities), 0)
-
   @parameterized.named_parameters(
     ('empty_slots_go_first', [1, 0, 1, 0], [-9, 7, -8, 7], [1, 3, 0]),
     ('empty_slots_go_in_slot_order', [0, 0, 0, 1], [3, 2, 1, 0], [0, 1, 2]),

@@ -93,20 +93,16 @@ class KeepScoreTest(parameterized.TestCase):
     np.testing.assert_array_equal(scores[:5], [-2, -4, 1, 1, -1])
     self.assertEqual(float(scores[6]), 0)
 
-  @parameterized.product(
-    fraction=(0.0, 0.3, 0.5, 1.0), size=(1, 3), seed=(0, 1)
-  )
-  def test_positive_bias_is_its_definition_on_any_history(
-    self, fraction, size, seed
-  ):
-    correct = np.random.default_rng(seed).random(30) < 0.3
+  @parameterized.product(fraction=(0.0, 0.3, 0.5, 1.0), size=(1, 3))
+  def test_positive_bias_is_its_definition_on_any_history(self, fraction, size):
+    correct = np.random.default_rng(size).random(30) < 0.3
     num_positive = int(np.floor(fraction * 8 + 0.5))
     expected = positive_bias_set(correct, 8, num_positive, size, range(30))
     sizes = [size] * (30 // size)
     kept = insert_all(correct, 8, sizes, keep.positive_bias, fraction=fraction)
     self.assertEqual(kept, expected)
 
-  @parameterized.product(fraction=(0.1, 0.3, 0.5), seed=(0, 1, 2))
+  @parameterized.parameters((0.1, 0), (0.3, 1), (0.3, 2), (0.5, 3))
   def test_positive_bias_is_its_definition_where_a_filter_drops_rows(
     self, fraction, seed
   ):

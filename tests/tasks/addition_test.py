@@ -11,6 +11,8 @@ from absl.testing import parameterized
 
 from replay_rl.tasks import addition
 
+REWARD = jax.jit(addition.reward)
+
 
 def text(tokens):
   return ''.join(addition.SYMBOLS[t] for t in tokens)
@@ -102,10 +104,8 @@ class RewardTest(parameterized.TestCase):
   )
   def test_reward_by_hand(self, response, length, expected):
     symbols = response.replace('<eos>', '$')
-    tokens = jnp.array([['0123456789+=$_'.index(s) for s in symbols]])
-    found = addition.reward(
-      tokens, jnp.array([length]), jnp.array([[0, 3, 2, 1]])
-    )
+    tokens = np.array([['0123456789+=$_'.index(s) for s in symbols]])
+    found = REWARD(tokens, np.array([length]), np.array([[0, 3, 2, 1]]))
     np.testing.assert_array_equal(found, [expected])
 
   def test_reward_of_every_response_to_one_digit_sums(self):
@@ -119,7 +119,7 @@ class RewardTest(parameterized.TestCase):
       ]
       reference = np.array([int(d) for d in answer(prompt)], np.int32)
       references = np.tile(reference, (len(responses), 1))
-      rewards = jax.jit(addition.reward)(responses, lengths, references)
+      rewards = REWARD(responses, lengths, references)
       np.testing.assert_array_equal(rewards, expected)
       # What follows the end does not matter, and there is one such token.
       self.assertEqual(rewards.sum(), 14)

@@ -12,6 +12,7 @@ from replay_rl.tasks import countdown
 from replay_rl.tasks import task as task_lib
 
 EOS = countdown.EOS
+REWARD = jax.jit(countdown.reward)
 
 
 def is_solution(response, length, numbers, target):
@@ -111,9 +112,7 @@ class RewardTest(parameterized.TestCase):
       for s in response.split()
     ]
     references = countdown.References(jnp.array([[2, 4, 7]]), jnp.array([1]))
-    rewards = countdown.reward(
-      jnp.array([tokens]), jnp.array([length]), references
-    )
+    rewards = REWARD(np.array([tokens]), np.array([length]), references)
     np.testing.assert_array_equal(rewards, [expected])
 
   @parameterized.parameters(
@@ -134,7 +133,7 @@ class RewardTest(parameterized.TestCase):
       numbers=jnp.tile(jnp.array([numbers]), (len(responses), 1)),
       target=jnp.full(len(responses), target),
     )
-    rewards = jax.jit(countdown.reward)(responses, lengths, references)
+    rewards = REWARD(responses, lengths, references)
     np.testing.assert_array_equal(rewards, twin(responses, lengths, references))
     self.assertEqual(rewards.sum(), num_solutions)
     self.assertEqual(rewards.dtype, jnp.float32)
@@ -171,7 +170,7 @@ class RewardTest(parameterized.TestCase):
     references = countdown.References(
       numbers=jnp.tile(jnp.array([[1, 2]]), (3, 1)), target=jnp.full(3, 3)
     )
-    rewards = countdown.reward(responses, jnp.full(3, 4), references)
+    rewards = REWARD(responses, np.full(3, 4), references)
     np.testing.assert_array_equal(rewards, [0.0, 0.0, 1.0])
 
   def test_wrong_inputs_raise(self):
