@@ -344,8 +344,9 @@ class GenerateTest(parameterized.TestCase):
       params,
       model.logical_axes(config),
     )
-    graphdef, _ = model.init(
-      config, jax.random.key(0), constrain_fn=mesh_lib.constrain
+    graphdef, _ = jax.eval_shape(
+      functools.partial(model.init, config, constrain_fn=mesh_lib.constrain),
+      jax.random.key(0),
     )
 
     def generate(params, prompts, ids):
