@@ -6,7 +6,6 @@ import string
 from collections.abc import Iterable
 
 import numpy as np
-from flax import traverse_util
 
 from replay_rl.report import bootstrap
 from replay_rl.report import figures
@@ -101,10 +100,10 @@ def differences(arms: list[runs.Run]) -> dict[str, list[str]]:
     Dotted field -> its value in each arm, as text; a dash where it is absent.
     The name of an arm is not among the fields.
   """
-  flat = [traverse_util.flatten_dict(run.config, sep='.') for run in arms]
+  flat = [_flatten(run.config) for run in arms]
   fields = sorted(set().union(*flat) - {'name'})
   values = {
-    field: [str(config.get(field, words.UNKNOWN)) for config in flat]
+    field: [config.get(field, words.UNKNOWN) for config in flat]
     for field in fields
   }
   return {field: row for field, row in values.items() if len(set(row)) > 1}
@@ -314,6 +313,16 @@ def _figure(figure: figures.Figure) -> str:
     f'<figure><img alt="{name}" src="data:image/png;base64,{content}">\n'
     f'<figcaption>{_text(figure.caption)}</figcaption></figure>'
   )
+
+
+def _flatten(config: dict[str, Any], prefix: str = '') -> dict[str, str]:
+  flat = {}
+  for key, value in config.items():
+    if isinstance(value, dict):
+      flat |= _flatten(value, f'{prefix}{key}.')
+    else:
+      flat[f'{prefix}{key}'] = str(value)
+  return flat
 
 
 def _table(header: list[str], rows: list[str]) -> str:

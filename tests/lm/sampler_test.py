@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from unittest import mock
 
 import jax
@@ -33,9 +32,9 @@ def _prompts(lengths, columns):
   tokens = rng.integers(2, _V, (len(lengths), columns))
   tokens = np.where(np.arange(columns) < np.array(lengths)[:, None], tokens, 0)
   return base.Prompts(
-    tokens=jnp.asarray(tokens, jnp.int32),
-    lengths=jnp.asarray(lengths, jnp.int32),
-    prompt_id=jnp.zeros(len(lengths), jnp.uint32),
+    tokens=np.asarray(tokens, np.int32),
+    lengths=np.asarray(lengths, np.int32),
+    prompt_id=np.zeros(len(lengths), np.uint32),
     references=(),
   )
 
@@ -54,7 +53,7 @@ _OPTIONS = {
 
 
 def row_ids(num_rows):
-  return jnp.arange(num_rows, dtype=jnp.uint32)
+  return np.arange(num_rows, dtype=np.uint32)
 
 
 def respond(
@@ -102,7 +101,7 @@ class GenerateTest(parameterized.TestCase):
       (completions.full_logprobs, logprobs),
       (completions.entropy, entropy),
     ):
-      difference = np.abs(ours - jnp.where(mask, learners, 0.0)).max()
+      difference = np.abs(ours - np.where(mask, learners, 0.0)).max()
       self.assertLess(difference, 1e-5)
     if top_k is None:
       np.testing.assert_array_equal(
@@ -110,11 +109,11 @@ class GenerateTest(parameterized.TestCase):
       )
 
   def test_responses_follow_their_prompts_and_stop_at_the_end_token(self):
-    completions = respond()
+    completions = jax.device_get(respond())
     self.assertEqual(completions.tokens.shape, (24, 5 + _R))
-    self.assertEqual(completions.tokens.dtype, jnp.int32)
+    self.assertEqual(completions.tokens.dtype, np.int32)
     for row, length in enumerate(_LENGTHS):
-      response = np.asarray(completions.responses[row])
+      response = completions.responses[row]
       is_end = response == _EOS
       count = int(np.argmax(is_end)) + 1 if is_end.any() else _R
       self.assertEqual(int(completions.lengths[row]), count)
@@ -132,7 +131,7 @@ class GenerateTest(parameterized.TestCase):
       is_response = (columns >= length) & (columns < length + count)
       np.testing.assert_array_equal(completions.loss_mask[row], is_response)
       for field in ('behavior_logprobs', 'full_logprobs', 'entropy'):
-        values = np.asarray(getattr(completions, field)[row])
+        values = getattr(completions, field)[row]
         self.assertEqual(values.dtype, np.float32)
         np.testing.assert_array_equal(values != 0, is_response)
 
@@ -142,15 +141,15 @@ class GenerateTest(parameterized.TestCase):
     logits = jax.jit(model.apply, static_argnums=0)(
       graphdef, params, completions.tokens
     )
-    best = jnp.argmax(logits, axis=-1)[:, :-1]
+    best = np.argmax(logits, axis=-1)[:, :-1]
     mask = np.asarray(completions.loss_mask)[:, 1:]
     np.testing.assert_array_equal(
-      np.asarray(completions.tokens)[:, 1:][mask], np.asarray(best)[mask]
+      np.asarray(completions.tokens)[:, 1:][mask], best[mask]
     )
     for field in ('behavior_logprobs', 'full_logprobs', 'entropy'):
       np.testing.assert_array_equal(getattr(completions, field), 0.0)
 
-  @parameterized.parameters((None, None), (4, None), (None, 0.6), (5, 0.8))
+  @parameterized.parameters((None, None), (None, 0.6), (5, 0.8))
   def test_draws_have_the_frequencies_of_the_formula(self, top_k, top_p):
     num_draws, temperature = 4096, 1.5
     prompts = _rows(PROMPTS, [2] * num_draws)
@@ -173,7 +172,8 @@ class GenerateTest(parameterized.TestCase):
       kept = kept[: np.argmax(mass >= top_p) + 1]
     probs = np.zeros(_V)
     probs[kept] = full[kept] / full[kept].sum()
-    tokens = np.asarray(completions.responses[:, 0])
+    completions = jax.device_get(completions)
+    tokens = completions.responses[:, 0]
 
     def chi_square_per_degree(probs):
       counts = np.bincount(tokens, minlength=_V)
@@ -201,20 +201,6 @@ class GenerateTest(parameterized.TestCase):
     recorded = np.exp(completions.behavior_logprobs[first, columns[first]])
     np.testing.assert_allclose(recorded.sum(), 1.0, atol=1e-5)
 
-  def test_each_step_draws_anew(self):
-    graphdef, params = small_models.init(_TIED)
-    del graphdef
-    uniform = jax.tree.map(jnp.zeros_like, params)
-    completions = respond(params=uniform, eos_ids=(_V - 1,))
-    repeats = np.asarray(
-      completions.responses[:, 1:] == completions.responses[:, :-1]
-    )
-    alive = np.asarray(completions.lengths)[:, None] > np.arange(1, _R)
-    self.assertLess(repeats[alive].mean(), 0.25)
-    np.testing.assert_allclose(
-      completions.entropy[completions.loss_mask], math.log(_V), rtol=1e-5
-    )
-
   def test_any_of_several_tokens_ends_a_response(self):
     whole = respond(eos_ids=(_V - 1,))
     ends = (2, 7)
@@ -232,14 +218,12 @@ class GenerateTest(parameterized.TestCase):
         stops.add(int(short[length - 1]))
     self.assertEqual(stops, set(ends))
 
-  @parameterized.parameters(
-    {}, {'top_k': 5, 'top_p': 0.9}, {'temperature': None}
-  )
+  @parameterized.parameters({}, {'top_k': 5, 'top_p': 0.9})
   def test_batches_and_the_order_of_rows_do_not_change_a_response(
     self, **options
   ):
     eight = _rows(PROMPTS, range(8))
-    ids = jnp.array([7, 2**32 - 1, 3, 0, 11, 12, 2**31, 5], jnp.uint32)
+    ids = np.array([7, 2**32 - 1, 3, 0, 11, 12, 2**31, 5], np.uint32)
     whole = respond(prompts=eight, ids=ids, **options)
     order = [6, 3, 0, 5, 1, 7, 2, 4]
     for batches in ([[0, 1, 2, 3], [4, 5, 6, 7]], [order[:4], order[4:]]):
@@ -248,31 +232,24 @@ class GenerateTest(parameterized.TestCase):
           prompts=_rows(eight, rows), ids=ids[np.array(rows)], **options
         )
         for field in base.Completions._fields:
-          expected = getattr(whole, field)[np.array(rows)]
-          if expected.dtype == jnp.float32:
+          expected = np.asarray(getattr(whole, field))[np.array(rows)]
+          if expected.dtype == np.float32:
             np.testing.assert_allclose(
               getattr(part, field), expected, atol=1e-5
             )
           else:
             np.testing.assert_array_equal(getattr(part, field), expected)
 
-  def test_rows_with_one_prompt_differ_by_their_ids_and_the_key(self):
-    alike = _rows(PROMPTS, [2] * 24)
-    by_id = np.asarray(respond(prompts=alike).responses)
-    self.assertGreater(len(np.unique(by_id, axis=0)), 18)
-    same = respond(prompts=alike, ids=jnp.full(24, 3, jnp.uint32))
-    np.testing.assert_array_equal(same.responses, np.tile(by_id[3:4], (24, 1)))
-    other_key = respond(prompts=alike, seed=1)
-    self.assertFalse(np.array_equal(other_key.responses, by_id))
-
   def test_the_padding_of_prompts_does_not_matter(self):
     completions = respond()
     padding = ((0, 0), (0, 3))
-    tokens = jnp.pad(PROMPTS.tokens, padding, constant_values=_V - 1)
+    tokens = np.pad(PROMPTS.tokens, padding, constant_values=_V - 1)
     wider = respond(prompts=PROMPTS._replace(tokens=tokens))
     np.testing.assert_array_equal(wider.responses, completions.responses)
     np.testing.assert_allclose(
-      wider.full_logprobs[:, :11], completions.full_logprobs, atol=1e-5
+      np.asarray(wider.full_logprobs)[:, :11],
+      completions.full_logprobs,
+      atol=1e-5,
     )
 
   def test_tokens_have_the_key_of_their_rollout_and_position(self):
@@ -287,9 +264,11 @@ class GenerateTest(parameterized.TestCase):
         self.assertEqual(found.responses[row, t], jnp.argmax(noise))
 
   def test_the_loop_ends_with_the_last_row(self):
-    graphdef, params = small_models.init(_QWEN25)
-    greedy = np.asarray(respond(_QWEN25, temperature=None).responses)
-    row = int(np.argmax((greedy[:, 0] != greedy[:, 1]) & (greedy[:, 0] > 1)))
+    graphdef, params = small_models.init(_TIED)
+    greedy = np.asarray(respond(temperature=None).responses)
+    is_fit = (greedy[:, 0] != greedy[:, 1]) & (greedy[:, 0] > 1)
+    row = int(np.argmax(is_fit))
+    self.assertTrue(is_fit[row])
     first, second = int(greedy[row, 0]), int(greedy[row, 1])
     prompts = _rows(PROMPTS, [row])
     calls = []
@@ -326,7 +305,8 @@ class GenerateTest(parameterized.TestCase):
     keys = jax.random.split(jax.random.key(8), num_seeds)
     scales = 1 + 0.1 * np.arange(num_seeds, dtype='f')
     stacked = jax.tree.map(
-      lambda leaf: jnp.stack([leaf * scale for scale in scales]), params
+      lambda leaf: np.stack([np.asarray(leaf) * scale for scale in scales]),
+      params,
     )
     prompts = jax.tree.map(lambda leaf: leaf[:num_seeds, None], PROMPTS)
     ids = 100 + row_ids(num_seeds)[:, None]
@@ -352,7 +332,9 @@ class GenerateTest(parameterized.TestCase):
     self.assertEmpty([line for line in cache_lines if '.select' in line])
 
   def test_a_mesh_does_not_change_a_response(self):
-    config = dataclasses.replace(_QWEN25, vocab_size=12, num_kv_heads=2)
+    config = dataclasses.replace(
+      _QWEN25, num_layers=1, vocab_size=12, num_kv_heads=2
+    )
     _, params = small_models.init(config)
     mesh = mesh_lib.make({'data': 2, 'fsdp': 2, 'tensor': 2})
     split = jax.tree.map(
@@ -362,8 +344,9 @@ class GenerateTest(parameterized.TestCase):
       params,
       model.logical_axes(config),
     )
-    graphdef, _ = model.init(
-      config, jax.random.key(0), constrain_fn=mesh_lib.constrain
+    graphdef, _ = jax.eval_shape(
+      functools.partial(model.init, config, constrain_fn=mesh_lib.constrain),
+      jax.random.key(0),
     )
 
     def generate(params, prompts, ids):

@@ -48,13 +48,17 @@ VARIANTS = (
 @functools.cache
 def init(config, seed=0):
   """Returns a model whose norms and biases differ from their first values."""
-  graphdef, params = model.init(config, jax.random.key(seed))
+  init_fn = jax.jit(model.init, static_argnums=0)
+  graphdef, params = init_fn(config, jax.random.key(seed))
   rng = np.random.default_rng(seed)
   return graphdef, jax.tree.map(
-    lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype('f'), params
+    lambda leaf: jnp.asarray(
+      np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape).astype('f')
+    ),
+    params,
   )
 
 
 def tokens(shape, vocab_size=23):
   rng = np.random.default_rng(1)
-  return jnp.asarray(rng.integers(0, vocab_size, shape), jnp.int32)
+  return rng.integers(0, vocab_size, shape, np.int32)

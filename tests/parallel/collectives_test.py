@@ -20,7 +20,7 @@ from replay_rl.run import state as run_state
 from tests import tiny
 from tests.replay import buffers
 
-_MESHES = ((1, 8, 1), (2, 2, 2), (1, 2, 4))
+_MESHES = ((1, 8, 1), (2, 2, 2))
 _ROWS, _CHUNK = 1024, 6
 _EXCHANGE = re.compile(
   r'= (\(.*?\)|\S+) (?:all-gather|all-reduce|reduce-scatter|all-to-all'

@@ -14,7 +14,6 @@ from replay_rl.replay import sampling
 from tests.replay import buffers
 
 SAMPLE = jax.jit(buffer.sample, static_argnums=3, static_argnames='draw')
-MARK = jax.jit(buffer.mark_sampled)
 UPDATE = jax.jit(buffer.update_priorities)
 IID = functools.partial(sampling.blocked_inverse_cdf, stratified=False)
 NAN, INF = float('nan'), float('inf')
@@ -62,51 +61,6 @@ class InitTest(parameterized.TestCase):
 
 
 class InsertTest(parameterized.TestCase):
-  def test_the_ring_wraps_over_the_oldest(self):
-    state = buffers.make_state(4)
-    for ids, expected in [
-      ([0, 1, 2], [0, 1, 2]),
-      ([3, 4, 5], [3, 0, 1]),
-      ([6, 7, 8], [2, 3, 0]),
-    ]:
-      state, slots = buffers.INSERT(
-        state, buffers.make_rows(ids), priorities=jnp.ones(3)
-      )
-      np.testing.assert_array_equal(slots, expected)
-    chex.assert_trees_all_equal(state.rollouts, buffers.make_rows([8, 5, 6, 7]))
-    np.testing.assert_array_equal(buffer.insertion_age(state), [0, 3, 2, 1])
-    self.assertEqual(int(state.next_slot), 1)
-
-  def test_only_valid_rows_are_stored_in_order_and_without_gaps(self):
-    state, slots = buffers.INSERT(
-      buffers.make_state(4),
-      buffers.make_rows([5, 6, 7, 8]),
-      priorities=vector(1, 2, NAN, 4),
-      is_valid=mask_of(0, 1, 0, 1),
-    )
-    np.testing.assert_array_equal(slots, [4, 0, 4, 1])
-    chex.assert_trees_all_equal(
-      jax.tree.map(lambda leaf: leaf[:2], state.rollouts),
-      buffers.make_rows([6, 8]),
-    )
-    np.testing.assert_array_equal(state.is_valid, [1, 1, 0, 0])
-    np.testing.assert_array_equal(state.priorities, [2, 4, 0, 0])
-    self.assertEqual(int(state.num_inserted), 2)
-    self.assertEqual(int(state.next_slot), 2)
-    # The NaN belongs to a row that was not stored.
-    self.assertEqual(int(state.num_repaired_priorities), 0)
-
-  def test_no_valid_row_changes_nothing(self):
-    before = buffers.filled(4, 3)
-    after, slots = buffers.INSERT(
-      before,
-      buffers.make_rows([8, 9]),
-      priorities=jnp.ones(2),
-      is_valid=mask_of(0, 0),
-    )
-    chex.assert_trees_all_equal(after, before)
-    np.testing.assert_array_equal(slots, [4, 4])
-
   @parameterized.named_parameters(
     ('empty_slots_go_first', [1, 0, 1, 0], [-9, 7, -8, 7], [1, 3, 0]),
     ('empty_slots_go_in_slot_order', [0, 0, 0, 1], [3, 2, 1, 0], [0, 1, 2]),
@@ -135,30 +89,6 @@ class InsertTest(parameterized.TestCase):
     np.testing.assert_array_equal(after.rollouts.group_id[slots], [6, 7, 8])
     np.testing.assert_array_equal(after.insert_index[slots], [2, 3, 4])
     self.assertEqual(int(after.next_slot), 3)
-
-  def test_keep_scores_and_invalid_rows_go_together(self):
-    _, slots = buffers.INSERT(
-      buffers.filled(4, 4),
-      buffers.make_rows([5, 6, 7]),
-      priorities=jnp.ones(3),
-      is_valid=mask_of(0, 1, 1),
-      keep_scores=vector(3, 1, 2, 0),
-    )
-    np.testing.assert_array_equal(slots, [4, 3, 1])
-
-  @parameterized.parameters([None], [jnp.zeros(2)])
-  def test_an_overwrite_resets_the_statistics(self, keep_scores):
-    state = buffers.filled(2, 2)
-    state = MARK(state, slots_of(0, 0, 1), 7)
-    state, _ = buffers.INSERT(
-      state,
-      buffers.make_rows([9]),
-      priorities=vector(3),
-      keep_scores=keep_scores,
-    )
-    np.testing.assert_array_equal(state.times_sampled, [0, 1])
-    np.testing.assert_array_equal(state.last_sampled, [-1, 7])
-    np.testing.assert_array_equal(state.priorities, [3, 1])
 
   def test_as_many_rows_as_slots_fill_the_buffer_from_any_cursor(self):
     state, slots = buffers.INSERT(
@@ -268,13 +198,6 @@ class SampleTest(parameterized.TestCase):
 
 
 class MarkSampledTest(absltest.TestCase):
-  def test_duplicates_count_each_and_no_slot_wraps(self):
-    state = buffers.filled(4, 4)
-    state = MARK(state, slots_of(1, 1, 4, 0, -1), 5)
-    state = MARK(state, slots_of(1), 6)
-    np.testing.assert_array_equal(state.times_sampled, [1, 3, 0, 0])
-    np.testing.assert_array_equal(state.last_sampled, [5, 6, -1, -1])
-
   def test_float_slots_raise(self):
     with self.assertRaisesRegex(ValueError, r'slots = .* must be int32\[2\]'):
       buffer.mark_sampled(buffers.filled(4, 4), vector(1, 2), jnp.int32(5))
@@ -314,23 +237,6 @@ class UpdatePrioritiesTest(parameterized.TestCase):
     )
     self.assertEqual(int(inserted.num_repaired_priorities), num_repaired)
 
-  def test_of_duplicates_the_largest_new_value_is_stored(self):
-    state = buffers.filled(4, 4)  # All of priority 1.
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
-      after = UPDATE(
-        state,
-        slots_of(2, 2, 2, 0)[np.array(order)],
-        vector(0.25, 0.5, NAN, 0.125)[np.array(order)],
-      )
-      np.testing.assert_array_equal(after.priorities, [0.125, 1, 0.5, 1])
-
-  def test_slots_outside_the_buffer_are_skipped_and_not_counted(self):
-    after = UPDATE(
-      buffers.filled(4, 4), slots_of(4, -1, 9), vector(NAN, 5, INF)
-    )
-    np.testing.assert_array_equal(after.priorities, [1, 1, 1, 1])
-    self.assertEqual(int(after.num_repaired_priorities), 0)
-
   def test_a_nan_leaves_no_trace_once_it_is_overwritten(self):
     # A sum tree that adds differences keeps the NaN at its root for ever.
     state = buffers.filled(8, 8)
@@ -351,7 +257,7 @@ class UpdatePrioritiesTest(parameterized.TestCase):
       state = UPDATE(state, slots, jnp.append(priorities, 1e30))
       return state, jnp.max(drawn.slots)
 
-    for i in range(300):
+    for i in range(100):
       priorities = rng.lognormal(0, 3, 64).astype(np.float32)
       state, largest_slot = step(state, jax.random.key(i), priorities)
       self.assertLess(int(largest_slot), 150)

@@ -12,6 +12,7 @@ from tests.replay import buffers
 
 MARK = jax.jit(buffer.mark_sampled)
 UPDATE = jax.jit(buffer.update_priorities)
+AGE = jax.jit(buffer.insertion_age)
 NAN, INF = float('nan'), float('inf')
 
 
@@ -80,6 +81,7 @@ class Twin:
         row['priority'] = max(values)
 
   def check(self, state: base.BufferState):
+    state = jax.device_get(state)
     expected_valid = [row is not None for row in self.slots]
     np.testing.assert_array_equal(state.is_valid, expected_valid)
     held = [c for c, row in enumerate(self.slots) if row is not None]
@@ -101,7 +103,7 @@ class Twin:
     index = [row['index'] % 2**32 for row in rows]
     np.testing.assert_array_equal(np.asarray(state.insert_index)[held], index)
     age = [self.num_inserted - 1 - row['index'] for row in rows]
-    ages_C = np.asarray(buffer.insertion_age(state))
+    ages_C = np.asarray(AGE(state))
     np.testing.assert_array_equal(ages_C[held], age)
     assert int(state.num_inserted) == self.num_inserted % 2**32
     assert int(state.next_slot) == self.next_slot
@@ -112,10 +114,7 @@ class Twin:
 class TwinTest(parameterized.TestCase):
   """Equivalence with a list on random operations, past the counters' wraps."""
 
-  @parameterized.product(
-    num_inserted=(0, 2**31 - 60, 2**32 - 60),
-    seed=(0, 1, 2),
-  )
+  @parameterized.parameters((0, 0), (2**31 - 60, 1), (2**32 - 60, 2))
   def test_random_operations_give_the_same_buffer(self, num_inserted, seed):
     capacity = 7  # Not a multiple of the batch.
     rng = np.random.default_rng(seed)

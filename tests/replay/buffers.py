@@ -11,14 +11,7 @@ from replay_rl.replay import buffer
 from replay_rl.replay import storage
 
 INSERT = jax.jit(buffer.insert)
-# Each mesh with the number of its shards.
-MESHES = (
-  ((1, 1, 1), 1),
-  ((1, 2, 1), 2),
-  ((2, 2, 2), 4),
-  ((1, 1, 8), 1),
-  ((2, 4, 1), 8),
-)
+INIT = jax.jit(buffer.init, static_argnames='capacity')
 
 
 def make_rows(ids, num_tokens=3, **fields) -> base.Rollout:
@@ -50,7 +43,7 @@ def ids_of(rows: base.Rollout) -> np.ndarray:
 
 
 def make_state(capacity: int, num_tokens=3) -> base.BufferState:
-  return buffer.init(make_rows([0], num_tokens), capacity=capacity)
+  return INIT(make_rows([0], num_tokens), capacity=capacity)
 
 
 def filled(
@@ -58,18 +51,20 @@ def filled(
 ) -> base.BufferState:
   """A buffer with rows 0, 1, ... in slots 0, 1, ...; their priority is 1."""
   if priorities is None:
-    priorities = jnp.ones(num_rows)
+    priorities = np.ones(num_rows)
   state, _ = INSERT(
     make_state(capacity),
     make_rows(range(num_rows), **fields),
-    priorities=jnp.asarray(priorities, jnp.float32),
+    priorities=np.asarray(priorities, np.float32),
   )
   return state
 
 
 def with_empty(state: base.BufferState, *slots: int) -> base.BufferState:
   """The buffer in which some slots hold no rollout, but what it left there."""
-  return state._replace(is_valid=state.is_valid.at[jnp.array(slots)].set(False))
+  is_valid = np.array(state.is_valid)
+  is_valid[list(slots)] = False
+  return state._replace(is_valid=jnp.asarray(is_valid))
 
 
 def make_mesh(shape: tuple[int, int, int]) -> jax.sharding.Mesh:

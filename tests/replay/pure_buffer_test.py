@@ -13,7 +13,6 @@ from replay_rl.replay import sampling
 from replay_rl.replay import weights
 from tests.replay import buffers
 from tests.replay import compose_test
-from tests.replay import sampling_test
 
 
 @functools.lru_cache
@@ -94,36 +93,6 @@ class PureBufferTest(parameterized.TestCase):
           probs=np.where(is_used, whole.probs, 0),
         ),
       )
-
-  @parameterized.parameters(*compose_test.DRAWS)
-  def test_the_rows_in_use_are_a_fair_draw(self, draw):
-    state, fresh = compose_test.make_state(32, 24, [1] * 8)
-    magnitudes = np.abs(np.asarray(state.rollouts.advantages))
-    rows_in_use = 3
-
-    @jax.jit
-    @jax.vmap
-    def slots(rng_key):
-      return compose.pure_buffer(
-        state,
-        fresh,
-        rng_key,
-        compose_test.STEP,
-        weight_rule=compose_test.ADVANTAGE,
-        draw=draw,
-        batch_size=16,
-        rows_in_use=rows_in_use,
-      ).slots
-
-    drawn = np.asarray(slots(jax.random.split(jax.random.key(0), 20_000)))
-    np.testing.assert_array_equal(drawn[:, rows_in_use:], 32)
-    # With replacement each row follows the weights, without only the first.
-    repeats = draw is not sampling.gumbel_top_k
-    counted = drawn[:, : rows_in_use if repeats else 1]
-    counts = np.bincount(counted.reshape(-1), minlength=32)
-    z = sampling_test.chi2_z(counts, np.sqrt(magnitudes))
-    self.assertLess(z, 4.0)
-    self.assertGreater(sampling_test.chi2_z(counts, magnitudes), 10.0)
 
   @parameterized.parameters(
     ({'rows_in_use': 0}, r'rows_in_use = 0: must be in \[1, inf\)'),

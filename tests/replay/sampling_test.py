@@ -217,32 +217,32 @@ class DrawTest(parameterized.TestCase):
 
 
 class BlockedInverseCdfTest(parameterized.TestCase):
-  def test_a_masked_slot_is_never_drawn_in_two_million(self):
+  def test_a_masked_slot_is_never_drawn_in_half_a_million(self):
     rng = np.random.default_rng(0)
     capacity = 65536
     is_masked = rng.random(capacity) < 0.5
     weights = rng.exponential(size=capacity).astype(np.float32)
     weights[is_masked] = 0
     for draw, is_fault_seen in [(IID, False), (naive_inverse_cdf, True)]:
-      counts = np.asarray(counts_of(0, weights, 125, 16384, draw))
-      self.assertEqual(counts.sum(), 2_048_000)
+      counts = np.asarray(counts_of(0, weights, 32, 16384, draw))
+      self.assertEqual(counts.sum(), 2**19)
       self.assertEqual(
         counts[:capacity][is_masked].sum() + counts[capacity] > 0, is_fault_seen
       )
 
-  @parameterized.parameters((IID, 250, 0.02), (STRATIFIED, 60, 0.05))
-  def test_frequencies_follow_the_weights(self, draw, num_batches, error):
+  @parameterized.parameters(IID, STRATIFIED)
+  def test_frequencies_follow_the_weights(self, draw):
     # Half of the slots are masked, and the last block is not full.
     rng = np.random.default_rng(1)
     weights = rng.exponential(size=4000).astype(np.float32)
     weights[rng.random(4000) < 0.5] = 0
     weights = np.maximum(weights, 0.05 * (weights > 0))
-    counts = np.asarray(counts_of(0, weights, num_batches, 8192, draw))[:-1]
-    self.assertEqual(counts.sum(), num_batches * 8192)
+    counts = np.asarray(counts_of(0, weights, 60, 8192, draw))[:-1]
+    self.assertEqual(counts.sum(), 60 * 8192)
     self.assertEqual(counts[weights == 0].sum(), 0)
     self.assertLess(chi2_z(counts, weights), 4.0)
     # Negative control: the same test sees weights that are this much off.
-    off = weights * np.where(np.arange(4000) % 2, 1 + error, 1 - error)
+    off = weights * np.where(np.arange(4000) % 2, 1.05, 0.95)
     self.assertGreater(chi2_z(counts, off), 6.0)
 
   def test_slots_narrower_than_the_grid_of_uniforms_are_drawn_evenly(self):
@@ -253,7 +253,7 @@ class BlockedInverseCdfTest(parameterized.TestCase):
     weights[0] = 1 - 1.5 * 2.0**-23 * (capacity - 1)
     share = {}
     for draw in (IID, naive_inverse_cdf):
-      counts = np.asarray(counts_of(0, weights, 50, 8192, draw))
+      counts = np.asarray(counts_of(0, weights, 28, 8192, draw))
       odd, even = counts[1:-1:2].sum(), counts[2:-1:2].sum()
       self.assertGreater(odd + even, 20_000)
       share[draw] = odd / (odd + even)
@@ -286,16 +286,14 @@ class BlockedInverseCdfTest(parameterized.TestCase):
   def test_the_first_stratified_draws_are_a_fair_sample(self):
     weights = jnp.arange(1.0, 1001.0)
 
-    def first_16_of_64(rng_key, weights, num_draws):
-      return jax.vmap(
-        lambda k: jax.tree.map(
-          lambda leaf: leaf[:16] if leaf.ndim else leaf,
-          STRATIFIED(k, weights, 64),
-        )
-      )(jax.random.split(rng_key, num_draws))
+    @jax.jit
+    @jax.vmap
+    def first_16_of_64(rng_key):
+      return STRATIFIED(rng_key, weights, 64).slots[:16]
 
-    counts = counts_of(0, weights, 16, 1024, first_16_of_64)
-    self.assertLess(abs(chi2_z(np.asarray(counts)[:-1], weights)), 4.0)
+    slots = first_16_of_64(jax.random.split(jax.random.key(0), 1024))
+    counts = np.bincount(np.asarray(slots).ravel(), minlength=1000)
+    self.assertLess(abs(chi2_z(counts, weights)), 4.0)
 
   def test_more_draws_than_slots_are_allowed(self):
     drawn = draw_jit(jax.random.key(0), jnp.ones(8), 9, IID)

@@ -13,21 +13,21 @@ def proposal_of(*, norm=1.0, num_updates=0, log_ratios=None, is_valid=None):
   """An update of rows with these log ratios; the last token is padding."""
   log_ratios = np.zeros((2, 2)) if log_ratios is None else np.array(log_ratios)
   num_rows = len(log_ratios)
-  logprobs = jnp.asarray(np.pad(log_ratios, ((0, 0), (0, 1))), jnp.float32)
-  zeros_B = jnp.zeros(num_rows)
-  is_valid_B = (
-    jnp.ones(num_rows, bool) if is_valid is None else jnp.array(is_valid)
-  )
+  logprobs = np.pad(log_ratios, ((0, 0), (0, 1))).astype(np.float32)
+  zeros_B = np.zeros(num_rows, np.float32)
+  is_padding = np.arange(logprobs.shape[1]) == logprobs.shape[1] - 1
+  is_valid_B = np.ones(num_rows, bool) if is_valid is None else is_valid
+  is_valid_B = jnp.asarray(is_valid_B)
   rollouts = base.Rollout(
-    tokens=jnp.zeros(logprobs.shape, jnp.int32),
-    loss_mask=jnp.ones(logprobs.shape, bool).at[:, -1].set(False),
+    tokens=np.zeros(logprobs.shape, np.int32),
+    loss_mask=jnp.asarray(np.tile(~is_padding, (num_rows, 1))),
     # The padding would change the ratios.
-    behavior_logprobs=jnp.zeros(logprobs.shape)
-    .at[:, -1]
-    .set(-jnp.arange(num_rows)),
+    behavior_logprobs=jnp.asarray(
+      -np.arange(num_rows, dtype=np.float32)[:, None] * is_padding
+    ),
     rewards=zeros_B,
     advantages=zeros_B,
-    group_id=zeros_B.astype(jnp.int32),
+    group_id=zeros_B.astype(np.int32),
     prompt_id=zeros_B.astype(jnp.uint32),
     rollout_id=zeros_B.astype(jnp.uint32),
     policy_version=zeros_B.astype(jnp.int32),
@@ -35,7 +35,7 @@ def proposal_of(*, norm=1.0, num_updates=0, log_ratios=None, is_valid=None):
   return base.Proposal(
     batch=base.Batch(
       rollouts=rollouts,
-      slots=jnp.arange(num_rows),
+      slots=np.arange(num_rows, dtype=np.int32),
       is_valid=is_valid_B,
       is_fresh=is_valid_B,
       probs=zeros_B,
@@ -43,9 +43,9 @@ def proposal_of(*, norm=1.0, num_updates=0, log_ratios=None, is_valid=None):
     ),
     outcome=base.Outcome(
       loss=jnp.zeros(()),
-      logprobs=logprobs,
-      is_clipped=jnp.zeros(logprobs.shape, bool),
-      row_weights=jnp.ones(num_rows),
+      logprobs=jnp.asarray(logprobs),
+      is_clipped=np.zeros(logprobs.shape, bool),
+      row_weights=np.ones(num_rows, np.float32),
       grad_norm=jnp.ones(()),
       output_projection_grad_norm=jnp.float32(norm),
     ),

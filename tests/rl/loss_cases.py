@@ -78,11 +78,12 @@ def random_batch(has_empty_row=True):
 def one_row(log_ratios, advantage):
   """A row of tokens with log pi = -1, after a masked token."""
   ratios = np.array([[0.0, *log_ratios]], np.float32)
-  logprobs = jnp.full_like(ratios, -1.0)
-  mask = jnp.arange(ratios.shape[1])[None] > 0
-  return logprobs, logprobs - ratios, jnp.array([advantage]), mask
+  logprobs = np.full_like(ratios, -1.0)
+  mask = np.arange(ratios.shape[1])[None] > 0
+  return logprobs, logprobs - ratios, np.array([advantage], np.float32), mask
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def value_and_grad(loss_fn, batch):
   """The per-token loss, and the gradient of its sum to the log-probs."""
 

@@ -18,21 +18,26 @@ MASK = np.array([[True, True, True, True], [True, True, True, False]])
 
 
 def inputs_of(log_ratios, advantages, mask):
-  log_ratios = jnp.asarray(log_ratios, jnp.float32)
+  log_ratios = np.asarray(log_ratios, np.float32)
   return base.LossInputs(
     logprobs=log_ratios - 1.0,
-    behavior_logprobs=jnp.full_like(log_ratios, -1.0),
-    advantages=jnp.asarray(advantages, jnp.float32),
-    loss_mask=jnp.asarray(mask),
-    age=jnp.zeros(len(advantages), jnp.int32),
+    behavior_logprobs=np.full_like(log_ratios, -1.0),
+    advantages=np.asarray(advantages, np.float32),
+    loss_mask=np.asarray(mask),
+    age=np.zeros(len(advantages), np.int32),
   )
 
 
+@jax.jit
+def statistics_of(inputs, limit):
+  return statistics.second_moment_cutoff(inputs, limit=limit)
+
+
 def cutoff_of(inputs, limit):
-  found = statistics.second_moment_cutoff(inputs, limit=limit)
-  return found['second_moment_cutoff']
+  return statistics_of(inputs, limit)['second_moment_cutoff']
 
 
+@jax.jit
 def loss_and_grad(inputs):
   def total(logprobs):
     token_loss = losses.m2po(inputs._replace(logprobs=logprobs))
@@ -50,10 +55,13 @@ class SecondMomentCutoffTest(parameterized.TestCase):
     (0.076, 0.16), (np.inf, np.inf),
   )  # fmt: skip
   def test_cutoff_by_hand(self, limit, expected):
-    compute = jax.jit(cutoff_of)
-    for function in (cutoff_of, compute):
-      found = function(inputs_of(LOG_RATIOS, ADVANTAGES, MASK), limit)
-      np.testing.assert_allclose(found, expected, rtol=1e-5)
+    inputs = inputs_of(LOG_RATIOS, ADVANTAGES, MASK)
+    np.testing.assert_allclose(cutoff_of(inputs, limit), expected, rtol=1e-5)
+    # A constant of a schedule is no array.
+    found = statistics.second_moment_cutoff(inputs, limit=limit)
+    np.testing.assert_allclose(
+      found['second_moment_cutoff'], expected, rtol=1e-5
+    )
 
   def test_equal_squares_are_dropped_together(self):
     # With one of the two 0.25, the mean would be 0.13.
@@ -63,7 +71,6 @@ class SecondMomentCutoffTest(parameterized.TestCase):
 
   def test_cutoff_equals_dropping_one_token_after_the_other(self):
     rng = np.random.default_rng(0)
-    compute = jax.jit(cutoff_of)
     for _ in range(10):
       log_ratios = rng.normal(0.0, 0.5, (6, 5)).astype(np.float32)
       advantages, mask = rng.normal(size=6), rng.random((6, 5)) < 0.8
@@ -77,7 +84,7 @@ class SecondMomentCutoffTest(parameterized.TestCase):
       )
       while kept and np.mean(kept) > 0.04:
         kept.pop()
-      found = compute(inputs_of(log_ratios, advantages, mask), 0.04)
+      found = cutoff_of(inputs_of(log_ratios, advantages, mask), 0.04)
       np.testing.assert_allclose(found, kept[-1] if kept else -1, rtol=1e-5)
 
   @parameterized.parameters(np.inf, -np.inf)
@@ -111,7 +118,9 @@ class SecondMomentCutoffTest(parameterized.TestCase):
 
   def test_a_limit_out_of_range_raises(self):
     with self.assertRaisesRegex(ValueError, r'^limit = -1: must be in \[0, in'):
-      cutoff_of(inputs_of(LOG_RATIOS, ADVANTAGES, MASK), -1)
+      statistics.second_moment_cutoff(
+        inputs_of(LOG_RATIOS, ADVANTAGES, MASK), limit=-1
+      )
 
 
 class M2poTest(parameterized.TestCase):
@@ -119,9 +128,7 @@ class M2poTest(parameterized.TestCase):
     # The cutoff is 0.04: the log ratios 0.3 and -0.4 are dropped.
     inputs = inputs_of(LOG_RATIOS, ADVANTAGES, MASK)
     token_loss, grads = loss_and_grad(
-      inputs._replace(
-        statistics=statistics.second_moment_cutoff(inputs, limit=0.04)
-      )
+      inputs._replace(statistics=statistics_of(inputs, 0.04))
     )
     expected = [
       [-2 * np.exp(0.1), 0.0, -2 * np.exp(-0.5), -2.0],
@@ -145,15 +152,13 @@ class M2poTest(parameterized.TestCase):
       )
       for rows in (slice(0, 2), slice(2, 4))
     ]
-    whole = statistics.second_moment_cutoff(inputs, limit=0.04)
+    whole = statistics_of(inputs, 0.04)
     _, expected = loss_and_grad(inputs._replace(statistics=whole))
     grads = [loss_and_grad(x._replace(statistics=whole))[1] for x in halves]
     np.testing.assert_array_equal(np.concatenate(grads), expected)
     # Statistics of each half would have dropped other tokens.
     grads = [
-      loss_and_grad(
-        x._replace(statistics=statistics.second_moment_cutoff(x, limit=0.04))
-      )[1]
+      loss_and_grad(x._replace(statistics=statistics_of(x, 0.04)))[1]
       for x in halves
     ]
     self.assertFalse(np.array_equal(np.concatenate(grads), expected))

@@ -3,12 +3,15 @@
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.tasks import addition
+
+REWARD = jax.jit(addition.reward)
 
 
 def text(tokens):
@@ -54,7 +57,10 @@ class PromptsTest(parameterized.TestCase):
 
   def test_operands_are_uniform_and_each_prompt_has_its_own_id(self):
     task = addition.make(num_digits=2, forget_probability=0.5)
-    tokens, _, prompt_id, _ = task.prompts_fn(jax.random.key(0), 4000)
+    prompts_fn = jax.jit(task.prompts_fn, static_argnums=1)
+    tokens, _, prompt_id, _ = jax.device_get(
+      prompts_fn(jax.random.key(0), 4000)
+    )
     _, first, again = np.unique(
       tokens, axis=0, return_index=True, return_inverse=True
     )
@@ -75,12 +81,12 @@ class PromptsTest(parameterized.TestCase):
     def prompts_fn(rng_key):
       return task.prompts_fn(rng_key, 4)
 
-    found = jax.jit(jax.vmap(prompts_fn))(keys)
+    found = jax.device_get(jax.jit(jax.vmap(prompts_fn))(keys))
     for seed in range(2):
-      expected = jax.jit(prompts_fn)(keys[seed])
-      np.testing.assert_array_equal(found.tokens[seed], expected.tokens)
-      np.testing.assert_array_equal(found.references[seed], expected.references)
-      np.testing.assert_array_equal(found.prompt_id[seed], expected.prompt_id)
+      chex.assert_trees_all_equal(
+        jax.tree.map(lambda leaf, seed=seed: leaf[seed], found),
+        jax.jit(prompts_fn)(keys[seed]),
+      )
     self.assertFalse((found.tokens[0] == found.tokens[1]).all())
 
 
@@ -98,10 +104,8 @@ class RewardTest(parameterized.TestCase):
   )
   def test_reward_by_hand(self, response, length, expected):
     symbols = response.replace('<eos>', '$')
-    tokens = jnp.array([['0123456789+=$_'.index(s) for s in symbols]])
-    found = addition.reward(
-      tokens, jnp.array([length]), jnp.array([[0, 3, 2, 1]])
-    )
+    tokens = np.array([['0123456789+=$_'.index(s) for s in symbols]])
+    found = REWARD(tokens, np.array([length]), np.array([[0, 3, 2, 1]]))
     np.testing.assert_array_equal(found, [expected])
 
   def test_reward_of_every_response_to_one_digit_sums(self):
@@ -115,7 +119,7 @@ class RewardTest(parameterized.TestCase):
       ]
       reference = np.array([int(d) for d in answer(prompt)], np.int32)
       references = np.tile(reference, (len(responses), 1))
-      rewards = jax.jit(addition.reward)(responses, lengths, references)
+      rewards = REWARD(responses, lengths, references)
       np.testing.assert_array_equal(rewards, expected)
       # What follows the end does not matter, and there is one such token.
       self.assertEqual(rewards.sum(), 14)

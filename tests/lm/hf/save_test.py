@@ -19,12 +19,17 @@ from replay_rl.lm.hf import files as hf_files
 from replay_rl.parallel import mesh as mesh_lib
 from tests.lm.hf import checkpoint_models
 
+_init_model = jax.jit(model.init, static_argnums=0)
+
 
 def _init(config):
-  _, params = model.init(config, jax.random.key(0))
+  _, params = _init_model(config, jax.random.key(0))
   rng = np.random.default_rng(0)
   return jax.tree.map(
-    lambda leaf: leaf + rng.normal(size=leaf.shape).astype('f'), params
+    lambda leaf: jnp.asarray(
+      np.asarray(leaf) + rng.normal(size=leaf.shape).astype('f')
+    ),
+    params,
   )
 
 
@@ -56,13 +61,10 @@ class SaveTest(parameterized.TestCase):
     )
     return config, hf.load(self.folder, config)
 
-  @parameterized.product(
-    config=(
-      checkpoint_models.QWEN3,
-      checkpoint_models.QWEN2,
-      checkpoint_models.LLAMA,
-    ),
-    dtype=('float32', 'bfloat16'),
+  @parameterized.parameters(
+    (checkpoint_models.QWEN3, 'float32'),
+    (checkpoint_models.QWEN2, 'bfloat16'),
+    (checkpoint_models.LLAMA, 'float32'),
   )
   def test_what_is_saved_is_loaded(self, config, dtype):
     params = _init(config)
@@ -91,7 +93,7 @@ class SaveTest(parameterized.TestCase):
         .T.astype(dtype),
       )
 
-  @parameterized.parameters(3000, 4096, 9000)
+  @parameterized.parameters(3000, 9000)
   def test_no_file_exceeds_the_size_given(self, limit):
     params = _init(checkpoint_models.QWEN2)
     _save(self.folder, checkpoint_models.QWEN2, params, max_file_bytes=limit)

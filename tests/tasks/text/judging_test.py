@@ -39,12 +39,14 @@ class JudgingTest(parameterized.TestCase):
     )
     run = tiny_run.first_run(cls.programs, cls.experiment.parts, [5, 6])
     cls.runs, cls.measured = [jax.device_get(run)], []
+    cls.calls.clear()
     for iteration in range(3):
       run, measured = cls.programs.cycle(
         run, cls.experiment.schedule(iteration)
       )
       cls.runs.append(jax.device_get(run))
       cls.measured.append(tiny_run.numbers(measured))
+    cls.calls_of_cycles = list(cls.calls)
 
   def test_it_is_the_cycle_of_the_same_task_in_jax(self):
     task = dataclasses.replace(
@@ -118,11 +120,8 @@ class JudgingTest(parameterized.TestCase):
       np.testing.assert_allclose(measured['accuracy'], correct / 16)
 
   def test_the_judge_sees_every_response_of_all_seeds_once(self):
-    self.calls.clear()
-    self.programs.cycle(
-      jax.tree.map(jnp.asarray, self.runs[0]), self.experiment.schedule(0)
-    )
-    [(responses, lengths, is_finished, references)] = self.calls
+    self.assertLen(self.calls_of_cycles, 3)
+    responses, lengths, is_finished, references = self.calls_of_cycles[0]
     shape = self.task.shape
     self.assertEqual(responses.shape, (32, shape.max_new_tokens))
     self.assertEqual(
