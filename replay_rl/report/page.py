@@ -4,6 +4,7 @@ import base64
 import html
 import string
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 

@@ -17,7 +17,10 @@ def folder() -> pathlib.Path:
   """Trains two seeds, once for all tests of a process."""
   path = pathlib.Path(tempfile.mkdtemp()) / 'run'
   atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
-  train.train(tiny.config(num_seeds=2), path)
+  config = tiny.config(
+    num_seeds=2, evaluation__every=2, logging__samples_every=2
+  )
+  train.train(config, path)
   return path
 
 
