@@ -43,11 +43,14 @@ class CycleTest(parameterized.TestCase):
   def test_the_events_one_by_one_are_the_cycle(self):
     parts, runs, measured = _history(2, sampler__weight_lag=4)
     run, task = runs[1], tiny_run.task()
-    prompts = events.draw_prompts(run.seed, run.clock, parts, task)
-    generation = jax.jit(functools.partial(events.generate, parts=parts))(
-      events.policy(run), prompts
-    )
-    rewards = events.judge(generation, task)
+
+    @jax.jit
+    def generate_and_judge(run):
+      prompts = events.draw_prompts(run.seed, run.clock, parts, task)
+      generation = events.generate(events.policy(run), prompts, parts)
+      return generation, events.judge(generation, task)
+
+    generation, rewards = generate_and_judge(run)
     run, fresh, remembered = jax.jit(
       functools.partial(events.remember, parts=parts)
     )(events.publish(run), generation, rewards)

@@ -80,7 +80,7 @@ def _sharded_run(parts, mesh):
 
 
 class SamplerMeshTest(parameterized.TestCase):
-  # Judged in JAX, and without a lag: tests/run/mesh_equivalence_test.py.
+  # Judged in JAX, and without a lag: programs_test.py.
   def test_it_is_the_cycle_and_the_evaluation_of_one_mesh(self):
     (one, scores_one), measured_one, seen_one = _run(None)
     (two, scores), measured, seen = _run(_SAMPLER_MESH)

@@ -108,7 +108,7 @@ class CycleTest(parameterized.TestCase):
     self.assertTrue(all(donated))
 
   # In the memory of the devices: programs_mesh_test.py.
-  @parameterized.parameters((0, False), (2, True))
+  @parameterized.parameters((2, False), (0, True))
   def test_events_as_programs_of_their_own_are_the_cycle(
     self, n, has_sampler_mesh
   ):
