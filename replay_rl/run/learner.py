@@ -274,5 +274,7 @@ def _choose(
   condition: base.Array, if_true: base.PyTree, if_false: base.PyTree
 ) -> base.PyTree:
   return jax.tree.map(
-    lambda one, other: jnp.where(condition, one, other), if_true, if_false
+    lambda one, other: jax.lax.select(condition, one, other),
+    if_true,
+    if_false,
   )
