@@ -20,7 +20,6 @@ _SMALL = {
   'num_iterations': 6,
   'num_seeds': 1,
   'sampler.num_prompts': 16,
-  'warm_start.num_steps': 50,
   'checkpoint.every': 2,
   'evaluation.every': 2,
   'logging.samples_every': 2,
