@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 
+import jax
 import kill_resume
 
 _SMALL = {
@@ -83,6 +84,8 @@ CASES = {
 
 def main() -> None:
   """Prints a line per case; status 1 if a case differs."""
+  jax.config.update('jax_platforms', 'cpu')
+  jax.config.update('jax_num_cpu_devices', 8)
   if len(sys.argv) == 4:
     _train(CASES[sys.argv[1]], sys.argv[2], int(sys.argv[3]))
     return
@@ -105,12 +108,9 @@ def _train(case: tuple[str, str, dict], workdir: str, stop_after: int) -> None:
   """Trains in this process, up to an iteration."""
   import importlib
 
-  import jax
-
   from configs import arms
   from replay_rl import train
 
-  jax.config.update('jax_num_cpu_devices', 8)
   file, arm, changes = case
   config = importlib.import_module(f'configs.{file}').get_config(arm)
   changes = {**_SMALL, 'cache_dir': f'{workdir}/../cache', **changes}
