@@ -64,13 +64,13 @@ CASES = {
     'reuse_2',
     _REUSE | {'mesh.shape': {'data': 2, 'fsdp': 2, 'tensor': 2}},
   ),
-  'mesh 2 x 4 x 1, sampler 4 x 1 x 2': (
+  'mesh 1 x 2 x 1, sampler 2 x 1 x 1': (
     'quickstart',
     'reuse_2',
     _REUSE
     | {
-      'mesh.shape': _SHARDED,
-      'mesh.sampler_shape': {'data': 4, 'fsdp': 1, 'tensor': 2},
+      'mesh.shape': {'data': 1, 'fsdp': 2, 'tensor': 1},
+      'mesh.sampler_shape': {'data': 2, 'fsdp': 1, 'tensor': 1},
     },
   ),
   'mesh 2 x 4 x 1, buffer on the host': (
