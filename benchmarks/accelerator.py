@@ -143,22 +143,22 @@ def peak_memory():
   return None if stats is None else stats['peak_bytes_in_use']
 
 
-def rates(found, device):
+def rates(result, device):
   """Returns tokens a second, and shares of what the device could do."""
   rates = {
-    'sampler_tokens_per_second': found['generated_tokens']
-    / found['sampler_seconds'],
-    'learner_tokens_per_second': found['trained_tokens']
-    / found['learner_seconds'],
+    'sampler_tokens_per_second': result['generated_tokens']
+    / result['sampler_seconds'],
+    'learner_tokens_per_second': result['trained_tokens']
+    / result['learner_seconds'],
   }
   if device is None:
     return rates
   return rates | {
-    'learner_mfu': found['learner_flops']
-    / found['learner_seconds']
+    'learner_mfu': result['learner_flops']
+    / result['learner_seconds']
     / device.flops,
-    'sampler_bandwidth_fraction': found['decode_bytes']
-    / found['sampler_seconds']
+    'sampler_bandwidth_fraction': result['decode_bytes']
+    / result['sampler_seconds']
     / device.bandwidth,
   }
 
@@ -185,10 +185,10 @@ def main():
   options = parser.parse_args()
   config = settings(options)
   with jax.set_mesh(mesh_lib.make(config.mesh.shape)):
-    found = measure(config, options.repeats, options.profile)
+    result = measure(config, options.repeats, options.profile)
   device = chips.named(options.device) if options.device else None
-  found |= rates(found, device)
-  for name, value in found.items():
+  result |= rates(result, device)
+  for name, value in result.items():
     print(f'{name:28s} {value if value is None else format(value, ".4g")}')
   if options.out is not None:
     flags = {name: str(value) for name, value in vars(options).items()}
@@ -198,7 +198,7 @@ def main():
         'accelerator': jax.devices()[0].device_kind,
         'jax': jax.__version__,
         'flags': flags,
-        'results': found,
+        'results': result,
       },
     )
 

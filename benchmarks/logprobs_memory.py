@@ -152,11 +152,11 @@ def main(argv):
     chunks = (CHUNKS[0], CHUNKS[-1]) if _QUICK.value else CHUNKS
     runs = [(config, chunk_size) for chunk_size in chunks] + [(small, None)]
     for shape, chunk_size in runs:
-      found = measure(shape, sizes, chunk_size, num_tokens)
-      results.append(found)
+      measured = measure(shape, sizes, chunk_size, num_tokens)
+      results.append(measured)
       print(
         f'{"x".join(map(str, sizes)):<10}{shape.vocab_size:>11}'
-        f'{chunk_size or "all":>7}{found["temp_bytes"] / 1e9:>9.2f}',
+        f'{chunk_size or "all":>7}{measured["temp_bytes"] / 1e9:>9.2f}',
         flush=True,
       )
   checks = check(results)

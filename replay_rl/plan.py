@@ -34,6 +34,7 @@ from replay_rl.run import schedule
 
 # Of a device's memory; the runtime and fragments take the rest.
 USABLE = 0.9
+_MAX_CYCLES = 1000  # Of a schedule, for the average of their updates.
 
 _ADVICE = {
   'parameters': 'more fsdp or tensor',
@@ -129,10 +130,9 @@ def plan(
   abstract_mesh = memory_lib.abstract_mesh(mesh)
   experiment = build.experiment(config, build.planned_shape(config))
   parts = experiment.parts
-  cycles = map(experiment.schedule, range(config.num_iterations))
-  updates_per_iteration = (
-    sum(map(schedule.num_updates, cycles)) / config.num_iterations
-  )
+  num_cycles = min(config.num_iterations, _MAX_CYCLES)
+  cycles = map(experiment.schedule, range(num_cycles))
+  updates_per_iteration = sum(map(schedule.num_updates, cycles)) / num_cycles
   memory = memory_lib.memory(config, parts, abstract_mesh)
   seeds_at_once = config.num_seeds if config.vmap_seeds else 1
   return Plan(

@@ -85,7 +85,7 @@ class MainTest(parameterized.TestCase):
       list(check['programs']), ['init', 'cycle', 'samples', 'checkpoint']
     )
     kinds = [
-      found['kind'] for found in check['programs']['cycle']['collectives']
+      actual['kind'] for actual in check['programs']['cycle']['collectives']
     ]
     self.assertEqual(
       out.count('cycle        all '), len(set(kinds)), (set(kinds), out)
@@ -128,7 +128,7 @@ class MainTest(parameterized.TestCase):
   def test_the_numbers_of_the_tables(self):
     exact = functools.partial(hlo.Times, certainty=hlo.EXACT)
     source = 'jit(<lambda>)/while/body/closed_call/meanwhile/add'
-    found = [
+    actual = [
       hlo_costs.Collective('all-gather', size, times, f'f32[{size}]', source)
       for size, times in (
         *((1_000_000 * i, exact(2)) for i in range(1, 7)),
@@ -139,7 +139,7 @@ class MainTest(parameterized.TestCase):
       10**9, 2 * 10**9, 0, 0, 3 * 10**9, 0, 10**9
     )
     program = compilation.Program(
-      'generate', memory, exact(2 * 10**12), found, None, 1
+      'generate', memory, exact(2 * 10**12), actual, None, 1
     )
     chips = compile_check.topology_lib.Topology('v5e:2x2', 16e9, range(4))
     out = io.StringIO()
@@ -170,12 +170,12 @@ class MainTest(parameterized.TestCase):
     topology = compile_check.topology_lib.Topology('v5e:2x2', 16e9, [])
     no = fitting.Check(topology, {'data': 1}, {}, [], ['too large'])
     yes = fitting.Check(topology, {'data': 2}, {}, [], [])
-    for found, status, words in (
+    for actual, status, words in (
       (['skipped one', no, yes], 0, 'The smallest slice is v5e:2x2.'),
       ([no], 1, 'It fits no slice of v5e that is known.'),
       (['skipped one'], 1, 'It fits no slice of v5e that is known.'),
     ):
-      with mock.patch.object(fitting, 'smallest', return_value=iter(found)):
+      with mock.patch.object(fitting, 'smallest', return_value=iter(actual)):
         got, out, _ = _main(
           self.config, '--smallest=v5e', f'--json={self.path}/out.json'
         )
@@ -183,7 +183,7 @@ class MainTest(parameterized.TestCase):
       self.assertIn(words, out)
       read = json.loads((self.path / 'out.json').read_text())
       self.assertEqual(
-        read['skipped'], [line for line in found if isinstance(line, str)]
+        read['skipped'], [line for line in actual if isinstance(line, str)]
       )
 
   @parameterized.parameters(
@@ -246,8 +246,8 @@ class MainTest(parameterized.TestCase):
       f'--json={results}',
     )
     self.assertEqual(status, 0, out)
-    (found,) = json.loads(pathlib.Path(results).read_text())['checks']
+    (actual,) = json.loads(pathlib.Path(results).read_text())['checks']
     # A chip would pad the tokens of a row, 4 bytes each, to 128.
     tokens = capacity // 4 * 128 * 4
-    for name, program in found['programs'].items():
+    for name, program in actual['programs'].items():
       self.assertLess(program['memory']['peak'], tokens, name)

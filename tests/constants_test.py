@@ -170,8 +170,8 @@ class CheckedTest(parameterized.TestCase):
       num_traces += 1
       return _scaled(x, scale=scale)
 
-    found = [compute(jnp.ones(()), scale) for scale in (2.0, -3.0)]
-    self.assertEqual((found, num_traces), ([2.0, -3.0], 1))
+    actual = [compute(jnp.ones(()), scale) for scale in (2.0, -3.0)]
+    self.assertEqual((actual, num_traces), ([2.0, -3.0], 1))
 
   def test_check_names_the_owner_and_skips_other_arguments(self):
     constants.check('f.', _scaled, {'x': 'no', 'scale': 1.0})

@@ -57,9 +57,9 @@ class OverridesTest(parameterized.TestCase):
   def test_a_field_is_read_by_its_type(self, override, value):
     name = override.partition('=')[0]
     config = self._parsed(f'--config.{override}')
-    found = config_lib.flatten(config)[name]
-    self.assertEqual(found, value)
-    self.assertIs(type(found), type(value))
+    actual = config_lib.flatten(config)[name]
+    self.assertEqual(actual, value)
+    self.assertIs(type(actual), type(value))
 
   @parameterized.parameters(
     ('replay.capacity=abc', 'abc'),

@@ -70,13 +70,20 @@ class ConfigsTest(parameterized.TestCase):
     self.assertLess(tpu.limit, gpu.limit)
     self.assertLess(gpu.times.learner, tpu.times.learner)
 
+  def test_a_long_run_has_the_updates_of_its_first_cycles(self):
+    config = tiny.config(
+      num_iterations=10**9, replay__updates_per_iteration=2.5
+    )
+    needs = plan.plan(config, device='h200', mesh=config.mesh.shape)
+    self.assertEqual(needs.replay.updates, 2.5)
+
   def test_a_model_has_the_numbers_of_its_family(self):
     for name, shape in families.MODELS.items():
-      found = models.published(name, checkpoint=None, compute_dtype='bfloat16')
+      actual = models.published(name, checkpoint=None, compute_dtype='bfloat16')
       for field in ('vocab_size', 'd_model', 'head_dim', 'tied_embeddings'):
-        self.assertEqual(getattr(found, field), getattr(shape, field))
+        self.assertEqual(getattr(actual, field), getattr(shape, field))
       scaling = shape.rope_scaling
-      self.assertEqual(found.rope_scaling, scaling and scaling._asdict())
+      self.assertEqual(actual.rope_scaling, scaling and scaling._asdict())
     with self.assertRaisesRegex(ValueError, "name = 'GPT-2': must be one of"):
       models.published('GPT-2', checkpoint=None, compute_dtype='float32')
 
@@ -109,11 +116,11 @@ class MainTest(parameterized.TestCase):
         '--json',
       )
     self.assertEqual(status, 0)
-    found = json.loads(out)
-    self.assertTrue(found['fits'])
-    self.assertEqual(found['num_params'], 596_049_920)
-    self.assertEqual(found['replay']['replay_ratio'], 4.0)
-    self.assertEqual(found['kept']['parameters'], 4 * 596_049_920)
+    actual = json.loads(out)
+    self.assertTrue(actual['fits'])
+    self.assertEqual(actual['num_params'], 596_049_920)
+    self.assertEqual(actual['replay']['replay_ratio'], 4.0)
+    self.assertEqual(actual['kept']['parameters'], 4 * 596_049_920)
     (config,) = called.call_args.args
     self.assertEqual(config.text.problems, '/elsewhere')
     self.assertEqual(config.model.checkpoint, '/there')
@@ -140,11 +147,11 @@ class MainTest(parameterized.TestCase):
   @parameterized.parameters('device', 'pinned_host')
   def test_a_buffer_on_the_host_is_shown_beside_the_device(self, memory):
     config = tiny.config(mesh__buffer_memory=memory)
-    found = plan.plan(config, device='h200', mesh=config.mesh.shape)
+    actual = plan.plan(config, device='h200', mesh=config.mesh.shape)
     # Of the 32 slots: 8 tokens, 4 bytes each and 4 of their log-probabilities.
     on_host = 0 if memory == 'device' else 32 * 8 * 8
-    self.assertEqual(plan.as_json(found)['on_host'], on_host)
-    whens = list(plan.table(found).columns[0].cells)
+    self.assertEqual(plan.as_json(actual)['on_host'], on_host)
+    whens = list(plan.table(actual).columns[0].cells)
     self.assertEqual('host' in whens, bool(on_host))
 
   def test_the_documented_launches_have_meshes_that_divide_their_runs(self):
@@ -176,10 +183,10 @@ class MainTest(parameterized.TestCase):
       build.planned_shape(config)
 
   def test_every_term_has_advice(self):
-    found = plan.plan(
+    actual = plan.plan(
       tiny.config(sampler__weight_lag=4),
       device='h100',
       mesh={'data': 1, 'fsdp': 1, 'tensor': 1},
     )
-    terms = set(found.memory.kept).union(*found.memory.programs.values())
+    terms = set(actual.memory.kept).union(*actual.memory.programs.values())
     self.assertEqual(terms, set(plan._ADVICE))

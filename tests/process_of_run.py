@@ -60,10 +60,10 @@ def _do(job: dict[str, Any], process_id: int) -> None:
   lines = logs.lines
 
   def lines_and_signal(*args):
-    found = lines(*args)
-    if (process_id, found[0]['iteration']) == (process, iteration):
+    actual = lines(*args)
+    if (process_id, actual[0]['iteration']) == (process, iteration):
       os.kill(os.getpid(), getattr(signal, name))
-    return found
+    return actual
 
   error = job.get('error')
   try:

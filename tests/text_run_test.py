@@ -47,8 +47,8 @@ class TextRunTest(absltest.TestCase):
     whole, parted = self.folder / 'whole', self.folder / 'parted'
     expected = train.train(config, whole)
     train.train(config, parted, stop_after=3)
-    found = train.train(config, parted)
-    chex.assert_trees_all_equal(found, expected)
+    actual = train.train(config, parted)
+    chex.assert_trees_all_equal(actual, expected)
     for name in ('metrics.jsonl', 'samples.jsonl'):
       self.assertEqual(
         (parted / name).read_bytes(), (whole / name).read_bytes()

@@ -81,8 +81,8 @@ class UserFunctionsTest(train_test.TrainTestCase):
     ):
       train.train(config, parted, weights=my_rule)
     self.source.write_text(_RULES)
-    found = train.train(config, parted, weights=my_rule)
-    chex.assert_trees_all_equal(found, expected)
+    actual = train.train(config, parted, weights=my_rule)
+    chex.assert_trees_all_equal(actual, expected)
     self.assertEqual(
       (parted / 'metrics.jsonl').read_bytes(),
       (whole / 'metrics.jsonl').read_bytes(),

@@ -231,8 +231,8 @@ class ResumeTest(TrainTestCase):
     whole, parted = self.workdir('whole'), self.workdir('parted')
     expected = train.train(config, whole)
     train.train(config, parted, stop_after=3)  # Between two checkpoints.
-    found = train.train(config, parted)
-    chex.assert_trees_all_equal(found, expected)
+    actual = train.train(config, parted)
+    chex.assert_trees_all_equal(actual, expected)
     for name in ('metrics.jsonl', 'samples.jsonl'):
       self.assertEqual(
         (parted / name).read_bytes(), (whole / name).read_bytes()
@@ -241,8 +241,8 @@ class ResumeTest(TrainTestCase):
     self.assertEqual(
       [line['updates/applied'] for line in of_seed_0], [2, 3, 2, 3]
     )
-    priorities = np.asarray(found.buffer.priorities)
-    magnitudes = np.abs(np.asarray(found.buffer.rollouts.advantages))
+    priorities = np.asarray(actual.buffer.priorities)
+    magnitudes = np.abs(np.asarray(actual.buffer.rollouts.advantages))
     self.assertFalse(np.allclose(priorities, magnitudes))
 
   def test_a_finished_run_is_left_as_it_is(self):
@@ -264,8 +264,8 @@ class ResumeTest(TrainTestCase):
     content = largest.read_bytes()
     largest.write_bytes(content[: len(content) // 2])
     with self.assertWarns(checkpoint.DamagedCheckpointWarning):
-      found = train.train(config, damaged)
-    chex.assert_trees_all_equal(found, expected)
+      actual = train.train(config, damaged)
+    chex.assert_trees_all_equal(actual, expected)
     self.assertEqual(
       (damaged / 'metrics.jsonl').read_bytes(),
       (whole / 'metrics.jsonl').read_bytes(),

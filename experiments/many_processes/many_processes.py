@@ -45,16 +45,18 @@ def main() -> None:
   parser.add_argument('--out', default=HERE / 'results.json')
   arguments = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
-    found = compare(
+    comparisons = compare(
       pathlib.Path(folder),
       arguments.config,
       arguments.processes,
       arguments.iterations,
     )
-  text = json.dumps(found, indent=2)
+  text = json.dumps(comparisons, indent=2)
   pathlib.Path(arguments.out).write_text(text + '\n')
   print(text)
-  sys.exit(0 if all(case['is_as_it_must'] for case in found.values()) else 1)
+  sys.exit(
+    0 if all(case['is_as_it_must'] for case in comparisons.values()) else 1
+  )
 
 
 def compare(
@@ -102,7 +104,7 @@ def _compare(
     after_sigterm = [process.wait(_TIMEOUT) for process in started]
   saved, lines = steps(ended), _num_lines(ended)
   _finish(folder, config, ended, 1, iterations, '--config.mesh.shape.data=1')
-  found = {
+  comparisons = {
     'whole against one process': differences(one, whole),
     'statuses after kill -9 of the last': after_kill,
     'seconds until all had ended': round(seconds, 1),
@@ -112,20 +114,21 @@ def _compare(
     'lines of metrics then': lines,
     'ended by one process against one process': differences(one, ended),
   }
-  again = found['killed and run again against whole']
-  found['is_as_it_must'] = (
+  again = comparisons['killed and run again against whole']
+  comparisons['is_as_it_must'] = (
     all(status != 0 for status in after_kill)
     and again['arrays_that_differ'] == 0
     and again['metrics_are_equal']
     and saved[-1] == lines
     and after_sigterm == [128 + signal.SIGTERM] * number
     and all(
-      found[f'{name} against one process']['largest_difference'] < 1e-4
-      and found[f'{name} against one process']['integers_that_differ'] == 0
+      comparisons[f'{name} against one process']['largest_difference'] < 1e-4
+      and comparisons[f'{name} against one process']['integers_that_differ']
+      == 0
       for name in ('whole', 'ended by one process')
     )
   )
-  return found
+  return comparisons
 
 
 def _commands(
@@ -255,8 +258,8 @@ def differences(one: pathlib.Path, other: pathlib.Path) -> dict[str, Any]:
 
 def steps(workdir: pathlib.Path) -> list[int]:
   """Returns the steps of the checkpoints of a run."""
-  found = (workdir / 'checkpoints').iterdir()
-  return sorted(int(path.name) for path in found if path.name.isdecimal())
+  comparisons = (workdir / 'checkpoints').iterdir()
+  return sorted(int(path.name) for path in comparisons if path.name.isdecimal())
 
 
 def arrays(workdir: pathlib.Path) -> dict[str, np.ndarray]:

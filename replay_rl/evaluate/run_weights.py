@@ -226,9 +226,9 @@ def _check(
     if leaf.shape != like.shape:
       problems.append(f'shape of {name} = {leaf.shape}: must be {like.shape}')
     # Leaf by leaf, since one device may lack room for all.
-    elif (found := checksums.of_tree([leaf])['[0]']) != saved.get(name):
+    elif (actual := checksums.of_tree([leaf])['[0]']) != saved.get(name):
       problems.append(
-        f'checksum of {name} = {found}: must be {saved.get(name)}, as saved'
+        f'checksum of {name} = {actual}: must be {saved.get(name)}, as saved'
       )
   if problems:
     start = f'checkpoint = {str(where)!r}: must fit the model:'

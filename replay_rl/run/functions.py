@@ -284,7 +284,7 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
       f'optimizer.num_microbatches = {parts.num_microbatches}: must divide the '
       f'{num_rows} rows of an update'
     )
-  inputs = []  # Of the loss, once per trace.
+  inputs = []  # Each trace of the loss appends the shapes of its inputs.
   update, loss_fn = functions.update, functions.update.loss_fn
 
   def watched(of_loss):

@@ -38,7 +38,7 @@ class BoundsTest(absltest.TestCase):
     parts = _parts(config)
     device = chips.Device(1.0, flops, bandwidth, '')
     mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
-    found = bounds.times(
+    actual = bounds.times(
       config,
       parts,
       mesh,
@@ -46,11 +46,11 @@ class BoundsTest(absltest.TestCase):
       updates_per_iteration=config.replay.updates_per_iteration,
       cache_bytes=1000,
     )
-    return found, parts.transformer, parts.shape
+    return actual, parts.transformer, parts.shape
 
   def test_bound_by_flops(self):
     for remat, passes in ((False, 3), (True, 4)):
-      found, transformer, shape = self._times(
+      actual, transformer, shape = self._times(
         flops=1.0, bandwidth=1e30, optimizer__remat=remat
       )
       columns = shape.num_tokens
@@ -61,27 +61,27 @@ class BoundsTest(absltest.TestCase):
         return tokens * (weights + 2 * 2 * 16 * context) / 8
 
       prompt = shape.prompt_length
-      self.assertAlmostEqual(found.prefill, 2 * forward(16 * prompt, prompt))
+      self.assertAlmostEqual(actual.prefill, 2 * forward(16 * prompt, prompt))
       self.assertAlmostEqual(
-        found.decode, 2 * forward(16 * shape.max_new_tokens, columns)
+        actual.decode, 2 * forward(16 * shape.max_new_tokens, columns)
       )
       self.assertAlmostEqual(
-        found.learner, 2 * 2 * passes * forward(8 * columns, columns)
+        actual.learner, 2 * 2 * passes * forward(8 * columns, columns)
       )
 
   def test_bound_by_bandwidth(self):
     for dtype, itemsize in (('float32', 4), ('bfloat16', 2)):
-      found, transformer, shape = self._times(
+      actual, transformer, shape = self._times(
         flops=1e30, bandwidth=1.0, model__compute_dtype=dtype
       )
       num_params = architecture.num_params(transformer)
-      self.assertAlmostEqual(found.prefill, 0.0)
+      self.assertAlmostEqual(actual.prefill, 0.0)
       self.assertAlmostEqual(
-        found.decode,
+        actual.decode,
         2 * shape.max_new_tokens * (itemsize * num_params / 2 + 1000),
       )
       # Three reads of four and three writes, in float32.
-      self.assertAlmostEqual(found.learner, 2 * 2 * 7 * 4 * num_params / 8)
+      self.assertAlmostEqual(actual.learner, 2 * 2 * 7 * 4 * num_params / 8)
 
   def test_an_unknown_device_is_answered_with_those_there_are(self):
     self.assertEqual(chips.named('h200').memory, 141e9)

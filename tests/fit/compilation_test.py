@@ -58,8 +58,8 @@ def _experiment(config):
 def _programs(config, mesh_shape):
   mesh = mesh_lib.make(mesh_shape)
   experiment = _experiment(config)
-  found = compilation.programs(config, experiment, mesh)
-  return experiment.parts, mesh, {program.name: program for program in found}
+  actual = compilation.programs(config, experiment, mesh)
+  return experiment.parts, mesh, {program.name: program for program in actual}
 
 
 def _kept(config, parts, mesh) -> int:
@@ -109,14 +109,14 @@ class RunTest(parameterized.TestCase):
   def test_a_run_takes_what_the_plan_says_that_it_keeps(self):
     # Counters and the ledger are not in the plan.
     kept = _kept(self.config, self.parts, self.mesh)
-    found = self.programs['init'].memory.outputs
-    self.assertBetween(found, kept, kept + 4096)
+    actual = self.programs['init'].memory.outputs
+    self.assertBetween(actual, kept, kept + 4096)
 
   def test_weights_of_a_checkpoint_are_split_before_the_run_is_made(self):
     params = jax.eval_shape(self.parts.init_params_fn, jax.random.key(0))
     whole = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-    found = self.programs['init'].memory.arguments
-    self.assertBetween(found, whole / 2, 0.6 * whole)
+    actual = self.programs['init'].memory.arguments
+    self.assertBetween(actual, whole / 2, 0.6 * whole)
 
   def test_the_learner_finds_what_was_generated_where_the_sampler_put_it(self):
     _, generation, _ = self.arguments['remember']
@@ -149,7 +149,7 @@ class RunTest(parameterized.TestCase):
     self.assertEqual(self.programs['checkpoint'].collectives, [])
 
   def test_the_learner_reduces_over_the_devices(self):
-    kinds = {found.kind for found in self.programs['learn'].collectives}
+    kinds = {actual.kind for actual in self.programs['learn'].collectives}
     self.assertIn('all-reduce', kinds)
 
   def test_flops_grow_with_the_loops(self):
@@ -240,8 +240,8 @@ class ProgramsTest(parameterized.TestCase):
   def test_no_mesh_is_left_behind_when_one_stops_early(self):
     config = tiny.config()
     mesh = mesh_lib.make(_TWO)
-    found = compilation.programs(config, _experiment(config), mesh)
-    next(found)
+    actual = compilation.programs(config, _experiment(config), mesh)
+    next(actual)
     self.assertTrue(jax.sharding.get_mesh().empty)
 
 
@@ -266,23 +266,23 @@ class MeasureTest(parameterized.TestCase):
     self.assertEqual(memory.peak, 654000)
 
   def test_the_rest_of_the_run_is_never_negative(self):
-    found = self._measure(lambda x: x + 1, size_of_run=100)
-    self.assertEqual(found.memory.rest_of_run, 36)
-    found = self._measure(lambda x: x + 1, size_of_run=10)
-    self.assertEqual(found.memory.rest_of_run, 0)
+    actual = self._measure(lambda x: x + 1, size_of_run=100)
+    self.assertEqual(actual.memory.rest_of_run, 36)
+    actual = self._measure(lambda x: x + 1, size_of_run=10)
+    self.assertEqual(actual.memory.rest_of_run, 0)
 
   def test_a_program_that_cannot_be_written_down_has_a_memory(self):
     failure = jax.errors.JaxRuntimeError('unknown\nthing')
     with mock.patch.object(jax.stages.Compiled, 'as_text', side_effect=failure):
-      found = self._measure(lambda x: x + 1)
-    self.assertEqual(found.memory.arguments, 64)
-    self.assertIsNone(found.collectives)
-    self.assertEqual(found.error, 'unknown')
+      actual = self._measure(lambda x: x + 1)
+    self.assertEqual(actual.memory.arguments, 64)
+    self.assertIsNone(actual.collectives)
+    self.assertEqual(actual.error, 'unknown')
 
   def test_all_is_well_with_a_plain_program(self):
-    found = self._measure(lambda x: x @ x)
-    self.assertIsNone(found.error)
-    self.assertEqual(found.flops, hlo.Times(2 * math.prod([4] * 3), hlo.EXACT))
+    actual = self._measure(lambda x: x @ x)
+    self.assertIsNone(actual.error)
+    self.assertEqual(actual.flops, hlo.Times(2 * math.prod([4] * 3), hlo.EXACT))
 
   def test_each_size_is_that_of_the_compiler(self):
     sizes = types.SimpleNamespace(
@@ -300,10 +300,10 @@ class MeasureTest(parameterized.TestCase):
     with mock.patch.object(
       jax.stages.Compiled, 'memory_analysis', return_value=sizes
     ):
-      found = self._measure(lambda x: x + 1, size_of_run=600001)
+      actual = self._measure(lambda x: x + 1, size_of_run=600001)
       of_tpu = compilation._alive(sizes, 'tpu')
     self.assertEqual(
-      found.memory,
+      actual.memory,
       compilation.ProgramMemory(1, 20, 300, 4000, 3721, 50000, 600000),
     )
     self.assertEqual(of_tpu, 3000 - 100 - 30 + 7 - 2)

@@ -59,7 +59,7 @@ class FittingTest(parameterized.TestCase):
   def _check(self, *programs, memory=100.0, stops_early=False):
     said = []
     with _compiling(*programs):
-      found = fitting.check(
+      actual = fitting.check(
         self.config,
         self.experiment,
         topology.make('cpu:8', memory=memory),
@@ -67,12 +67,12 @@ class FittingTest(parameterized.TestCase):
         stops_early=stops_early,
         say=said.append,
       )
-    return found, said
+    return actual, said
 
   def test_a_run_fits_if_every_peak_does(self):
-    found, said = self._check(_program('init', 3), _program(peak=100))
-    self.assertEqual(found.problems, [])
-    self.assertEqual(found.mesh, {'data': 2, 'fsdp': 4, 'tensor': 1})
+    actual, said = self._check(_program('init', 3), _program(peak=100))
+    self.assertEqual(actual.problems, [])
+    self.assertEqual(actual.mesh, {'data': 2, 'fsdp': 4, 'tensor': 1})
     self.assertEqual(
       said[1], 'cpu:8 data 2 x fsdp 4 x tensor 1: cycle took 1 s'
     )
@@ -83,20 +83,20 @@ class FittingTest(parameterized.TestCase):
       _program(error='no room'),
       _program('evaluate', 3),
     )
-    found, _ = self._check(*programs, memory=2e9)
+    actual, _ = self._check(*programs, memory=2e9)
     self.assertEqual(
-      found.problems,
+      actual.problems,
       [
         'init does not fit: 2.000 GB of 2.000',
         'cycle does not compile: no room',
       ],
     )
-    self.assertLen(found.programs, 3)
+    self.assertLen(actual.programs, 3)
 
   def test_the_first_problem_can_be_enough(self):
     programs = _program('init', 1), _program(peak=200), _program('evaluate')
-    found, _ = self._check(*programs, stops_early=True)
-    self.assertLen(found.programs, 2)
+    actual, _ = self._check(*programs, stops_early=True)
+    self.assertLen(actual.programs, 2)
 
   def test_a_mesh_that_does_not_divide_the_run_is_refused(self):
     with self.assertRaisesRegex(ValueError, '= 8 equal parts'):
@@ -124,11 +124,11 @@ class FittingTest(parameterized.TestCase):
     )
 
   def test_a_check_is_json(self):
-    found, _ = self._check(
+    actual, _ = self._check(
       _program(peak=50), _program('generate', error='no room')
     )
-    planned = found.planned['cycle']
-    read = json.loads(json.dumps(fitting.as_json(found)))
+    planned = actual.planned['cycle']
+    read = json.loads(json.dumps(fitting.as_json(actual)))
     self.assertFalse(read['fits'])
     self.assertEqual(read['num_chips'], 8)
     self.assertEqual(read['problems'], ['generate does not compile: no room'])
@@ -197,7 +197,7 @@ class SmallestTest(parameterized.TestCase):
         ),
       ),
     ):
-      found = list(
+      actual = list(
         fitting.smallest(
           cls.config,
           cls.experiment,
@@ -207,19 +207,19 @@ class SmallestTest(parameterized.TestCase):
           say=lambda _: None,
         )
       )
-    return tried, found
+    return tried, actual
 
   def test_it_tries_upwards_until_one_fits(self):
-    tried, found = self._tried([2e6, 2e6, 2e6, 5.0])
+    tried, actual = self._tried([2e6, 2e6, 2e6, 5.0])
     self.assertEqual(tried[0], (1, 1, 1))
     self.assertEqual({tried[1], tried[2]}, {(1, 1, 2), (1, 2, 1)})
     self.assertLen(tried, 4)
-    self.assertEqual([bool(check.problems) for check in found[:3]], [True] * 3)
+    self.assertEqual([bool(check.problems) for check in actual[:3]], [True] * 3)
     # Nothing is compiled after what does not fit.
-    checks = [one for one in found if not isinstance(one, str)]
+    checks = [one for one in actual if not isinstance(one, str)]
     self.assertEqual([len(check.programs) for check in checks], [1, 1, 1, 2])
-    self.assertEqual(found[-1].topology.name, 'v5e:2x2')
-    self.assertEqual(found[-1].problems, [])
+    self.assertEqual(actual[-1].topology.name, 'v5e:2x2')
+    self.assertEqual(actual[-1].problems, [])
 
   def test_the_mesh_that_is_planned_to_need_least_comes_first(self):
     tried, _ = self.all_tried
@@ -228,18 +228,18 @@ class SmallestTest(parameterized.TestCase):
     self.assertEqual(planned[3:], sorted(planned[3:]))
 
   def test_what_cannot_be_is_said_and_not_compiled(self):
-    tried, found = self.all_tried
+    tried, actual = self.all_tried
     # Two heads cannot be split over four chips.
     self.assertNotIn((1, 1, 4), tried)
-    (line,) = [one for one in found if isinstance(one, str)]
+    (line,) = [one for one in actual if isinstance(one, str)]
     self.assertRegex(
       line, 'v5e:2x2 data 1 x fsdp 1 x tensor 4: .* model.num_heads'
     )
 
   def test_a_run_that_has_no_room_for_its_copy_is_not_compiled(self):
-    tried, found = self._tried([], memory=1000.0)
+    tried, actual = self._tried([], memory=1000.0)
     self.assertEqual(tried, [])
-    self.assertRegex(found[0], 'the run and its copy .* of 0.000$')
+    self.assertRegex(actual[0], 'the run and its copy .* of 0.000$')
 
   def test_a_mesh_that_is_given_is_all_that_is_tried(self):
     shape = {'data': -1, 'fsdp': 1, 'tensor': 1}

@@ -38,8 +38,8 @@ def _collectives(function, out_spec=_SPLIT):
   """Returns kind, bytes and executions of each."""
   module = hlo.parse(_compiled(function, out_spec).as_text())
   return [
-    (found.kind, found.num_bytes, *found.times)
-    for found in hlo_costs.collectives(module)
+    (actual.kind, actual.num_bytes, *actual.times)
+    for actual in hlo_costs.collectives(module)
   ]
 
 
@@ -77,8 +77,8 @@ class CollectivesTest(parameterized.TestCase):
     ('shift', _shift, jax.P('a'), ('collective-permute', 1024)),
   )
   def test_each_kind_has_its_bytes(self, function, out_spec, expected):
-    (found,) = _collectives(function, out_spec)
-    self.assertEqual(found, (*expected, 1, hlo.EXACT))
+    (actual,) = _collectives(function, out_spec)
+    self.assertEqual(actual, (*expected, 1, hlo.EXACT))
 
   def test_those_in_loops_count_as_often_as_they_are_executed(self):
     inner = functools.partial(_repeat, _shift, 3)
@@ -112,9 +112,9 @@ class CollectivesTest(parameterized.TestCase):
       .compile()
       .as_text()
     )
-    (found,) = hlo_costs.collectives(hlo.parse(text))
-    self.assertEqual((found.kind, found.num_bytes), ('all-gather', 4096))
-    self.assertEqual(found.shape, 'f32[1024]')
+    (actual,) = hlo_costs.collectives(hlo.parse(text))
+    self.assertEqual((actual.kind, actual.num_bytes), ('all-gather', 4096))
+    self.assertEqual(actual.shape, 'f32[1024]')
 
   def test_a_start_and_its_done_are_one(self):
     text = """ENTRY %main (p: bf16[4]) -> bf16[32] {
@@ -123,9 +123,9 @@ class CollectivesTest(parameterized.TestCase):
   ROOT %d = bf16[32]{0} all-gather-done(%s), metadata={op_name="a/b"}
 }
 """
-    (found,) = hlo_costs.collectives(hlo.parse(text))
+    (actual,) = hlo_costs.collectives(hlo.parse(text))
     self.assertEqual(
-      found,
+      actual,
       hlo_costs.Collective(
         'all-gather', 64, hlo.Times(1, hlo.EXACT), 'bf16[32]', ''
       ),
@@ -144,9 +144,9 @@ ENTRY %main (p: f32[16]) -> f32[2] {
   ROOT %d = f32[2] async-done(%u), calls=%wrapped
 }
 """
-    (found,) = hlo_costs.collectives(hlo.parse(text))
+    (actual,) = hlo_costs.collectives(hlo.parse(text))
     self.assertEqual(
-      found,
+      actual,
       hlo_costs.Collective(
         'reduce-scatter',
         64,

@@ -213,7 +213,7 @@ ENTRY %main (p: f32[], q: pred[]) -> f32[] {{
   %after = f32[2] copy(%root)
 }
 """
-    names = [found.name for found in hlo.parse(text).computations['main']]
+    names = [actual.name for actual in hlo.parse(text).computations['main']]
     self.assertEqual(names, ['p', 'after', 'root'])
 
   def test_real_programs_are_read(self):

@@ -103,7 +103,7 @@ class ActivationsTest(parameterized.TestCase):
     self, changes, num_microbatches, chunk_size, remat
   ):
     transformer = _transformer(**changes)
-    found = _compiled_update(
+    actual = _compiled_update(
       transformer,
       num_microbatches=num_microbatches,
       chunk_size=chunk_size,
@@ -113,7 +113,7 @@ class ActivationsTest(parameterized.TestCase):
       transformer, num_rows=4, chunk_size=chunk_size, remat=remat
     )
     gradients = 4 * num_microbatches * architecture.num_params(transformer)
-    ratio = (sum(terms.values()) + gradients) / found
+    ratio = (sum(terms.values()) + gradients) / actual
     self.assertGreater(ratio, 0.5)
     self.assertLess(ratio, 2.0)
 
@@ -135,11 +135,11 @@ class ActivationsTest(parameterized.TestCase):
       top_k=None,
       top_p=None,
     )
-    found = _analysis(
+    actual = _analysis(
       jax.jit(generate), params, jax.random.key(0), prompts, prompts.prompt_id
     ).temp_size_in_bytes
     terms = working_memory.sampling(transformer, shape, num_rows=32)
-    ratio = sum(terms.values()) / found
+    ratio = sum(terms.values()) / actual
     self.assertGreater(ratio, 0.5)
     self.assertLess(ratio, 2.0)
 
@@ -184,7 +184,7 @@ class MemoryTest(parameterized.TestCase):
       replay__batch_size=16,
     )
     parts = _parts(config)
-    found = memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))
+    actual = memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))
     mesh = mesh_lib.make(shape)
     with jax.set_mesh(mesh):
       run = programs.build(
@@ -203,7 +203,7 @@ class MemoryTest(parameterized.TestCase):
       )
 
     self.assertEqual(
-      found.kept,
+      actual.kept,
       {
         'parameters': first_shard(run.learner.params),
         'optimizer state': first_shard(run.learner.opt_state),
@@ -213,15 +213,15 @@ class MemoryTest(parameterized.TestCase):
     )
     # The sampler reads the weights of one seed and one publication.
     self.assertEqual(
-      found.programs['sampler']['copy of published weights'],
-      found.kept['parameters'] // num_seeds,
+      actual.programs['sampler']['copy of published weights'],
+      actual.kept['parameters'] // num_seeds,
     )
     self.assertEqual(
-      found.checkpoint, sum(leaf.nbytes for leaf in jax.tree.leaves(run))
+      actual.checkpoint, sum(leaf.nbytes for leaf in jax.tree.leaves(run))
     )
     self.assertEqual(
-      found.programs['checkpoint'],
-      {'copy of the run': sum(found.kept.values())},
+      actual.programs['checkpoint'],
+      {'copy of the run': sum(actual.kept.values())},
     )
 
   @parameterized.parameters((1, 1), (2, 2))
@@ -230,38 +230,38 @@ class MemoryTest(parameterized.TestCase):
   ):
     config = tiny.config(optimizer__num_microbatches=num_microbatches)
     parts = _parts(config)
-    found = memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
+    actual = memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
     vocab_size = parts.transformer.vocab_size
     num_weights = architecture.num_params(parts.transformer) + 16 * vocab_size
     self.assertEqual(
-      found.programs['learner']['gradients'], factor * 4 * num_weights
+      actual.programs['learner']['gradients'], factor * 4 * num_weights
     )
 
   def test_the_cache_is_split_over_rows_and_heads(self):
     config = tiny.config(replay__batch_size=16, evaluation__every=2)
     parts = _parts(config)
     mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
-    found = memory_lib.memory(config, parts, mesh)
+    actual = memory_lib.memory(config, parts, mesh)
     columns = parts.shape.num_tokens - 1
 
     def cache(rows, heads):
       # Keys and values of float32; flags, counters and the shared one.
       return 2 * heads * 8 * columns * 4 * rows + rows * (columns + 4) + 4
 
-    self.assertEqual(found.programs['sampler']['KV cache'], cache(4, 1))
-    self.assertEqual(found.programs['evaluation']['KV cache'], cache(2, 1))
+    self.assertEqual(actual.programs['sampler']['KV cache'], cache(4, 1))
+    self.assertEqual(actual.programs['evaluation']['KV cache'], cache(2, 1))
 
   def test_seeds_that_run_at_once_need_their_own_temporaries(self):
-    found = []
+    actual = []
     for vmap_seeds in (False, True):
       config = tiny.config(
         num_seeds=3, vmap_seeds=vmap_seeds, evaluation__every=2
       )
       parts = _parts(config)
-      found.append(
+      actual.append(
         memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
       )
-    in_turn, at_once = found
+    in_turn, at_once = actual
     self.assertEqual(in_turn.kept, at_once.kept)
     for program in ('sampler', 'learner', 'evaluation'):
       self.assertEqual(

@@ -35,9 +35,9 @@ class NamesTest(parameterized.TestCase):
       topology.make(name)
 
   def test_meshes_use_every_chip_and_split_weights_alone(self):
-    found = list(topology.meshes(4))
+    actual = list(topology.meshes(4))
     self.assertEqual(
-      [(m['data'], m['fsdp'], m['tensor']) for m in found],
+      [(m['data'], m['fsdp'], m['tensor']) for m in actual],
       [(1, 1, 4), (1, 2, 2), (1, 4, 1)],
     )
     self.assertTrue(
@@ -75,9 +75,9 @@ class TpuTest(parameterized.TestCase):
   def test_every_slice_is_known_to_the_library(self):
     for generation in topology.SLICES:
       for name in topology.slices(generation):
-        found = topology.make(name)
-        self.assertLen(found.devices, topology.num_chips(name), name)
-        self.assertEqual(found.memory, chips.named(generation).memory)
+        actual = topology.make(name)
+        self.assertLen(actual.devices, topology.num_chips(name), name)
+        self.assertEqual(actual.memory, chips.named(generation).memory)
 
   @tpu_library.needed
   def test_a_slice_that_there_is_not_is_refused(self):
@@ -86,8 +86,8 @@ class TpuTest(parameterized.TestCase):
 
   @tpu_library.needed
   def test_a_program_compiles_for_a_slice_that_is_not_here(self):
-    found = topology.make('v5e:2x2')
-    mesh = jax.sharding.Mesh(np.array(found.devices), ('a',))
+    actual = topology.make('v5e:2x2')
+    mesh = jax.sharding.Mesh(np.array(actual.devices), ('a',))
     argument = jax.ShapeDtypeStruct(
       (8, 128), np.float32, sharding=jax.NamedSharding(mesh, jax.P('a'))
     )

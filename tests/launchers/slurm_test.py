@@ -136,7 +136,7 @@ class SlurmTest(parameterized.TestCase):
       'SLURM_LOCALID': str(process % 8),
     }
     with mock.patch.dict(os.environ, environ):
-      found = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+      actual = clusters.ClusterEnv.auto_detect_unset_distributed_params(
         None, None, None, None, 'slurm', 300
       )
-    self.assertEqual(found, ('gpu07:61457', 16, process, [process % 8]))
+    self.assertEqual(actual, ('gpu07:61457', 16, process, [process % 8]))

@@ -256,12 +256,12 @@ class GenerateTest(parameterized.TestCase):
     # Logits of a model of zeros are equal, so the noise alone decides.
     _, params = small_models.init(_TIED)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    found = respond(params=zeros, eos_ids=(_PAD,), pad_id=_PAD, seed=5)
+    actual = respond(params=zeros, eos_ids=(_PAD,), pad_id=_PAD, seed=5)
     for row in range(3):
       row_key = jax.random.fold_in(jax.random.key(5), row)
-      for t in range(int(found.lengths[row])):
+      for t in range(int(actual.lengths[row])):
         noise = jax.random.gumbel(jax.random.fold_in(row_key, t), (_V,))
-        self.assertEqual(found.responses[row, t], jnp.argmax(noise))
+        self.assertEqual(actual.responses[row, t], jnp.argmax(noise))
 
   def test_the_loop_ends_with_the_last_row(self):
     graphdef, params = small_models.init(_TIED)

@@ -48,18 +48,18 @@ class ChecksumTest(parameterized.TestCase):
           np.frombuffer(bytes(raw), array.dtype).reshape(array.shape)
         )
     of_all = jax.jit(jax.vmap(checksums.of_array))
-    found = of_all(jnp.asarray(np.stack([array, *flipped]))).tolist()
-    self.assertNotIn(found[0], found[1:])
+    actual = of_all(jnp.asarray(np.stack([array, *flipped]))).tolist()
+    self.assertNotIn(actual[0], actual[1:])
     # Nor do two of them give the same, for so few.
-    self.assertLen(set(found), len(found))
+    self.assertLen(set(actual), len(actual))
 
   def test_sees_what_moved_or_changed_twice(self):
     array = jnp.arange(1.0, 9).reshape(2, 4)
-    found = {
+    actual = {
       checksums.of_tree([changed])['[0]']
       for changed in (array, -array, array[::-1], array[:, ::-1], 2 * array)
     }
-    self.assertLen(found, 5)
+    self.assertLen(actual, 5)
 
   @parameterized.parameters('data', 'fsdp', 'tensor')
   def test_is_the_same_on_any_mesh(self, axis):

@@ -32,8 +32,8 @@ def exchanged(compiled):
   """Returns the shape of each array that the devices of a program exchange."""
   return [
     tuple(int(size) for size in sizes.split(',') if size)
-    for found in _EXCHANGE.findall(compiled.as_text())
-    for sizes in re.findall(r'\w\[([\d,]*)\]', found)
+    for actual in _EXCHANGE.findall(compiled.as_text())
+    for sizes in re.findall(r'\w\[([\d,]*)\]', actual)
   ]
 
 
@@ -158,9 +158,9 @@ class CollectivesTest(parameterized.TestCase):
     own_rows = num_rows // (data * fsdp) * num_tokens * D
     # To which each device adds the logits of its share of the vocabulary.
     unembedded = num_rows // data * num_unembedded * D
-    found = exchanged(program)
-    self.assertNotEmpty(found)
-    for shape in found:
+    actual = exchanged(program)
+    self.assertNotEmpty(actual)
+    for shape in actual:
       # Neither to look up embeddings nor for logits.
       self.assertNotIn(V, shape)
       self.assertNotEqual(shape, (V // tensor, D))

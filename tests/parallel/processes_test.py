@@ -200,9 +200,9 @@ class OthersTest(parameterized.TestCase):
 
   def test_sums_are_over_processes(self):
     self._others(lambda own: 10 * own)
-    found = processes.total(np.array([1, -2], np.int32))
-    self.assertEqual(found.tolist(), [11, -22])
-    self.assertEqual(found.dtype, np.int32)
+    actual = processes.total(np.array([1, -2], np.int32))
+    self.assertEqual(actual.tolist(), [11, -22])
+    self.assertEqual(actual.dtype, np.int32)
 
   def test_a_failure_elsewhere_is_raised_here(self):
     self._others(np.ones_like)

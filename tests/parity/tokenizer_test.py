@@ -42,10 +42,10 @@ class ChatTest(parameterized.TestCase):
         expected = theirs.apply_chat_template(
           messages, tokenize=False, **options
         )
-        found = ours.chat(messages, **options)
-        self.assertEqual(found, expected)
+        actual = ours.chat(messages, **options)
+        self.assertEqual(actual, expected)
         self.assertEqual(
-          ours.encode(found),
+          ours.encode(actual),
           theirs(expected, add_special_tokens=False).input_ids,
         )
 

@@ -23,10 +23,10 @@ class HistogramTest(parameterized.TestCase):
       values = rng.integers(0, 12, 40, np.int32)
       mask = rng.random(40) < 0.5
       expected = collections.Counter(np.minimum(values[mask], 4).tolist())
-      found = count(values, mask)
-      np.testing.assert_array_equal(found, [expected[i] for i in range(5)])
-      self.assertEqual(found.sum(), mask.sum())
-      self.assertEqual(found.dtype, jnp.int32)
+      actual = count(values, mask)
+      np.testing.assert_array_equal(actual, [expected[i] for i in range(5)])
+      self.assertEqual(actual.sum(), mask.sum())
+      self.assertEqual(actual.dtype, jnp.int32)
 
   def test_wrong_inputs_raise(self):
     with self.assertRaisesRegex(ValueError, 'num_bins = 0'):

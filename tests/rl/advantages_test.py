@@ -95,10 +95,10 @@ class AdvantagesTest(parameterized.TestCase):
   @parameterized.parameters(*ALL)
   def test_a_reward_of_one_group_does_not_reach_the_others(self, name):
     rewards = np.array([np.nan, *REWARDS[1:]], np.float32)
-    found = np.asarray(ALL[name](rewards, GROUP_ID))
+    actual = np.asarray(ALL[name](rewards, GROUP_ID))
     expected = np.asarray(ALL[name](REWARDS, GROUP_ID))
-    np.testing.assert_array_equal(found[1::2], expected[1::2])
-    self.assertTrue(np.isnan(found[::2]).all())
+    np.testing.assert_array_equal(actual[1::2], expected[1::2])
+    self.assertTrue(np.isnan(actual[::2]).all())
 
   @parameterized.parameters(*ALL.values(), advantages.group_has_variance)
   def test_wrong_inputs_raise(self, compute):

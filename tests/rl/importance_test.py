@@ -11,12 +11,12 @@ from replay_rl.rl import importance
 
 class LogRatiosTest(parameterized.TestCase):
   def test_log_ratios_by_hand(self):
-    found = importance.log_ratios(
+    actual = importance.log_ratios(
       jnp.array([[-1.0, -2.0, jnp.inf]]),
       jnp.array([[-1.5, -0.5, -jnp.inf]]),
       jnp.array([[True, True, False]]),
     )
-    np.testing.assert_array_equal(found, [[0.5, -1.5, 0.0]])
+    np.testing.assert_array_equal(actual, [[0.5, -1.5, 0.0]])
 
   def test_masked_tokens_have_no_gradient(self):
     def total(logprobs):
@@ -40,8 +40,8 @@ class LogRatiosTest(parameterized.TestCase):
 class BoundedTest(parameterized.TestCase):
   def test_bounds_values_and_gradient_by_hand(self):
     log_ratios = jnp.array([-jnp.inf, -21.0, -19.0, 0.0, 19.0, 21.0, jnp.inf])
-    found, is_bounded = importance.bounded(log_ratios)
-    np.testing.assert_array_equal(found, [-20, -20, -19, 0, 19, 20, 20])
+    actual, is_bounded = importance.bounded(log_ratios)
+    np.testing.assert_array_equal(actual, [-20, -20, -19, 0, 19, 20, 20])
     np.testing.assert_array_equal(is_bounded, [1, 1, 0, 0, 0, 1, 1])
     grads = jax.jit(jax.grad(lambda x: jnp.sum(importance.bounded(x)[0])))(
       log_ratios
@@ -51,26 +51,26 @@ class BoundedTest(parameterized.TestCase):
 
 class MovesAwayTest(parameterized.TestCase):
   def test_every_pair_of_signs(self):
-    found = importance.moves_away(
+    actual = importance.moves_away(
       jnp.array([[0.5, 0.0, -0.5]] * 3), jnp.array([2.0, 0.0, -2.0])
     )
-    np.testing.assert_array_equal(found, [[1, 0, 0], [0, 0, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(actual, [[1, 0, 0], [0, 0, 0], [0, 0, 1]])
 
 
 class EffectiveSampleSizeTest(parameterized.TestCase):
   def test_effective_sample_size_by_hand(self):
     # Weights 1, 2, 3: 6^2 / (3 (1 + 4 + 9)).
-    found = importance.effective_sample_size(
+    actual = importance.effective_sample_size(
       jnp.log(jnp.array([1.0, 2.0, 3.0, 7.0])),
       jnp.array([True, True, True, False]),
     )
-    np.testing.assert_allclose(found, 36 / 42, rtol=1e-6)
+    np.testing.assert_allclose(actual, 36 / 42, rtol=1e-6)
 
   def test_infinite_weights_are_equal_and_alone(self):
-    found = importance.effective_sample_size(
+    actual = importance.effective_sample_size(
       jnp.array([0.0, jnp.inf, jnp.inf, -jnp.inf]), jnp.ones(4, bool)
     )
-    np.testing.assert_allclose(found, 0.5)
+    np.testing.assert_allclose(actual, 0.5)
 
   @parameterized.parameters(-1000.0, 0.0, 1000.0)
   def test_a_common_factor_of_the_weights_cancels(self, shift):
@@ -132,8 +132,8 @@ class PerImportanceWeightsTest(parameterized.TestCase):
     (0.0, [1.0, 1.0, 1.0, 1.0, 0.0]),
   )
   def test_weights_by_hand(self, exponent, expected):
-    found = [self.weights(exponent), jax.jit(self.weights)(exponent)]
-    np.testing.assert_allclose(found, [expected] * 2, rtol=1e-6)
+    actual = [self.weights(exponent), jax.jit(self.weights)(exponent)]
+    np.testing.assert_allclose(actual, [expected] * 2, rtol=1e-6)
 
   def test_weights_equal_the_equation_for_any_number_of_slots(self):
     rng = np.random.default_rng(0)
@@ -148,8 +148,8 @@ class PerImportanceWeightsTest(parameterized.TestCase):
 
   def test_without_a_draw_fresh_rows_have_a_weight_of_one(self):
     with jax.debug_nans(True):
-      found = self.weights(0.4, np.zeros(5, np.float32))
-    np.testing.assert_array_equal(found, self.IS_VALID)
+      actual = self.weights(0.4, np.zeros(5, np.float32))
+    np.testing.assert_array_equal(actual, self.IS_VALID)
 
   def test_wrong_inputs_raise(self):
     with self.assertRaisesRegex(AssertionError, 'rank'):

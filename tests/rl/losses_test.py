@@ -224,7 +224,7 @@ class EveryLossTest(parameterized.TestCase):
       (-np.inf, 0.0),
       (1000.0, 0.0),
     ]:
-      found, grads = loss_cases.value_and_grad(
+      actual, grads = loss_cases.value_and_grad(
         loss_cases.LOSSES[name],
         (
           np.where(mask, logprobs, np.float32(in_padding)),
@@ -233,8 +233,8 @@ class EveryLossTest(parameterized.TestCase):
           mask,
         ),
       )
-      np.testing.assert_array_equal(found.loss, expected.loss)
-      np.testing.assert_array_equal(found.is_clipped, expected.is_clipped)
+      np.testing.assert_array_equal(actual.loss, expected.loss)
+      np.testing.assert_array_equal(actual.is_clipped, expected.is_clipped)
       np.testing.assert_array_equal(grads, expected_grads)
       self.assertTrue((grads[~mask] == 0).all())
 
@@ -304,11 +304,11 @@ class EveryLossTest(parameterized.TestCase):
     batch = loss_cases.random_batch()
     expected = loss_cases.LOSSES[name](*batch)
     seeds = [np.stack([x, x[::-1]]) for x in batch]
-    found = jax.jit(jax.vmap(loss_cases.LOSSES[name]))(*seeds)
-    np.testing.assert_allclose(found.loss[0], expected.loss, rtol=1e-5)
-    np.testing.assert_allclose(found.loss[1], expected.loss[::-1], rtol=1e-5)
-    np.testing.assert_array_equal(found.is_clipped[0], expected.is_clipped)
-    self.assertEqual(found.loss.dtype, jnp.float32)
+    actual = jax.jit(jax.vmap(loss_cases.LOSSES[name]))(*seeds)
+    np.testing.assert_allclose(actual.loss[0], expected.loss, rtol=1e-5)
+    np.testing.assert_allclose(actual.loss[1], expected.loss[::-1], rtol=1e-5)
+    np.testing.assert_array_equal(actual.is_clipped[0], expected.is_clipped)
+    self.assertEqual(actual.loss.dtype, jnp.float32)
 
   @parameterized.parameters(*loss_cases.LOSSES)
   def test_wrong_inputs_raise(self, name):

@@ -47,10 +47,12 @@ class AdamwTest(parameterized.TestCase):
     compute = jax.jit(chex.assert_max_traces(updates_of, n=1))
     others = {'b1': 0.5, 'b2': 0.999, 'eps': 1e-8, 'weight_decay': 0.0}
     for rate, numbers in [(0.01, NUMBERS), (1e-6, others)]:
-      found = compute(rate, numbers)
+      actual = compute(rate, numbers)
       # 1 - b2 has the rounding error of b2.
-      np.testing.assert_allclose(found, updates_of(rate, numbers), rtol=2e-5)
-      np.testing.assert_allclose(found, by_equation(rate, **numbers), rtol=2e-5)
+      np.testing.assert_allclose(actual, updates_of(rate, numbers), rtol=2e-5)
+      np.testing.assert_allclose(
+        actual, by_equation(rate, **numbers), rtol=2e-5
+      )
 
   @parameterized.parameters(
     ('b1', 1.0, r'\[0, 1\)'),

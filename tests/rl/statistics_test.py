@@ -58,9 +58,9 @@ class SecondMomentCutoffTest(parameterized.TestCase):
     inputs = inputs_of(LOG_RATIOS, ADVANTAGES, MASK)
     np.testing.assert_allclose(cutoff_of(inputs, limit), expected, rtol=1e-5)
     # A constant of a schedule is no array.
-    found = statistics.second_moment_cutoff(inputs, limit=limit)
+    actual = statistics.second_moment_cutoff(inputs, limit=limit)
     np.testing.assert_allclose(
-      found['second_moment_cutoff'], expected, rtol=1e-5
+      actual['second_moment_cutoff'], expected, rtol=1e-5
     )
 
   def test_equal_squares_are_dropped_together(self):
@@ -84,8 +84,8 @@ class SecondMomentCutoffTest(parameterized.TestCase):
       )
       while kept and np.mean(kept) > 0.04:
         kept.pop()
-      found = cutoff_of(inputs_of(log_ratios, advantages, mask), 0.04)
-      np.testing.assert_allclose(found, kept[-1] if kept else -1, rtol=1e-5)
+      actual = cutoff_of(inputs_of(log_ratios, advantages, mask), 0.04)
+      np.testing.assert_allclose(actual, kept[-1] if kept else -1, rtol=1e-5)
 
   @parameterized.parameters(np.inf, -np.inf)
   def test_infinite_log_ratios_are_dropped_first(self, infinity):
@@ -104,7 +104,7 @@ class SecondMomentCutoffTest(parameterized.TestCase):
   def test_masked_tokens_and_rows_of_no_advantage_have_no_part(self):
     expected = cutoff_of(inputs_of(LOG_RATIOS, ADVANTAGES, MASK), 0.04)
     log_ratios = np.where(MASK, LOG_RATIOS, -np.inf)
-    found = cutoff_of(
+    actual = cutoff_of(
       inputs_of(
         np.vstack([log_ratios, LOG_RATIOS]),
         [*ADVANTAGES, 0.0, 0.0],
@@ -112,7 +112,7 @@ class SecondMomentCutoffTest(parameterized.TestCase):
       ),
       0.04,
     )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
     nothing = inputs_of(LOG_RATIOS, ADVANTAGES, np.zeros_like(MASK))
     np.testing.assert_array_equal(cutoff_of(nothing, 0.04), -1.0)
 

@@ -20,13 +20,13 @@ class ExperimentTest(parameterized.TestCase):
       optimizer__num_microbatches=3,
     )
     parts = experiment.parts
-    found = {
+    actual = {
       name: value
       for name, value in parts._asdict().items()
       if isinstance(value, int)
     }
     self.assertEqual(
-      found,
+      actual,
       {
         'drop_zero_variance': True,
         'capacity': 32,

@@ -356,12 +356,12 @@ class LearnTest(absltest.TestCase):
         clock=before.clock._replace(num_updates_since_fresh=8),
       ),
     )
-    found = {
+    actual = {
       name.removeprefix('updates/'): int(value)
       for name, value in measured.items()
       if name.startswith('updates/')
     }
-    self.assertEqual(found, {'applied': 0, 'empty': 2, 'refused': 0})
+    self.assertEqual(actual, {'applied': 0, 'empty': 2, 'refused': 0})
     for name in 'loss', 'grad_norm', 'ess', 'batch/num_valid':
       self.assertTrue(np.isnan(measured[name]), name)
     self.assertEqual(measured['histogram/staleness'].tolist(), [0] * 4)

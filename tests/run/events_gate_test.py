@@ -60,9 +60,9 @@ def _cycle(num_iterations, gate, num_updates=5, **functions):
   run = tiny_run.started(experiment.parts, 0)
   runs, measured = [run], []
   for _ in range(num_iterations):
-    run, found = cycle(run)
+    run, actual = cycle(run)
     runs.append(run)
-    measured.append(tiny_run.numbers(found))
+    measured.append(tiny_run.numbers(actual))
   return jax.device_get(runs), measured
 
 

@@ -33,9 +33,9 @@ def _history(num_iterations, functions=(), **changes):
   )
   runs, measured = [run], []
   for iteration in range(num_iterations):
-    run, found = cycle(run, experiment.schedule(iteration))
+    run, actual = cycle(run, experiment.schedule(iteration))
     runs.append(run)
-    measured.append(tiny_run.numbers(found))
+    measured.append(tiny_run.numbers(actual))
   return experiment.parts, runs, measured
 
 
@@ -64,24 +64,26 @@ class CycleTest(parameterized.TestCase):
     # A cycle adds that it is done, and nothing else.
     self.assertEqual(int(run.clock.iteration), 1)
     self.assertEqual(run.clock._replace(iteration=jnp.int32(2)), runs[2].clock)
-    found = tiny_run.numbers(events.Measured(remembered, learned))
-    self.assertEqual(set(found), set(measured[1]))
-    np.testing.assert_allclose(found['reward'], measured[1]['reward'])
+    actual = tiny_run.numbers(events.Measured(remembered, learned))
+    self.assertEqual(set(actual), set(measured[1]))
+    np.testing.assert_allclose(actual['reward'], measured[1]['reward'])
     np.testing.assert_allclose(
-      found['loss'], measured[1]['loss'], rtol=1e-4, atol=1e-6
+      actual['loss'], measured[1]['loss'], rtol=1e-4, atol=1e-6
     )
 
   def test_updates_of_several_events_are_reported_together(self):
     _, runs, measured = _history(1)
     _, run, cycle = _compiled(())
     whole = schedule.synchronous(0, updates_per_iteration=2)
-    run, found = cycle(run, (*whole[:-1], schedule.Learn(1), schedule.Learn(1)))
+    run, actual = cycle(
+      run, (*whole[:-1], schedule.Learn(1), schedule.Learn(1))
+    )
     chex.assert_trees_all_close(run, runs[1], atol=1e-6)
     chex.assert_trees_all_close(
-      tiny_run.numbers(found), measured[0], rtol=1e-4, atol=1e-6
+      tiny_run.numbers(actual), measured[0], rtol=1e-4, atol=1e-6
     )
-    run, found = cycle(run, whole[:-1])
-    self.assertIsNone(found.updates)
+    run, actual = cycle(run, whole[:-1])
+    self.assertIsNone(actual.updates)
     self.assertEqual(int(run.learner.step), 2)
 
   @parameterized.parameters(
@@ -144,9 +146,9 @@ class PublishTest(parameterized.TestCase):
     _, runs, _ = _history(5, sampler__weight_lag=2 * n)
     for iteration, run in enumerate(runs):
       there = max(iteration - n, 0)
-      found = events.policy(run)
-      self.assertEqual(int(found.version), 2 * there)
-      chex.assert_trees_all_equal(found.params, runs[there].learner.params)
+      actual = events.policy(run)
+      self.assertEqual(int(actual.version), 2 * there)
+      chex.assert_trees_all_equal(actual.params, runs[there].learner.params)
     # Three cycles are stored in 32 slots: the last of them over the first.
     versions = runs[3].buffer.rollouts.policy_version
     self.assertEqual(
@@ -344,22 +346,22 @@ class FeedbackTest(parameterized.TestCase):
 
   def test_priorities_of_the_rows_of_updates_are_those_of_the_feedback(self):
     plain = self._first_cycle()
-    found = self._first_cycle(feedback=_hundred_and_the_id)
-    was_used = found.times_sampled > 0
+    actual = self._first_cycle(feedback=_hundred_and_the_id)
+    was_used = actual.times_sampled > 0
     self.assertBetween(int(was_used.sum()), 4, 15)
     expected = np.where(
-      was_used, 100.0 + found.rollouts.rollout_id, plain.priorities
+      was_used, 100.0 + actual.rollouts.rollout_id, plain.priorities
     )
-    np.testing.assert_array_equal(found.priorities, expected)
+    np.testing.assert_array_equal(actual.priorities, expected)
     # Rollouts that are new have the magnitude of their advantage.
     np.testing.assert_array_equal(
       plain.priorities[:16], plain.rollouts.advantages[:16]
     )
 
   def test_the_next_update_draws_by_them(self):
-    found = self._first_cycle(feedback=_never_again)
+    actual = self._first_cycle(feedback=_never_again)
     # Four updates of four rows, none of which may come twice.
-    self.assertEqual(found.times_sampled[:16].tolist(), [1] * 16)
-    self.assertEqual(found.priorities.tolist(), [0] * 32)
+    self.assertEqual(actual.times_sampled[:16].tolist(), [1] * 16)
+    self.assertEqual(actual.priorities.tolist(), [0] * 32)
     without = self._first_cycle()
     self.assertNotEqual(without.times_sampled[:16].tolist(), [1] * 16)

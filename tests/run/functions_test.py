@@ -129,10 +129,10 @@ class ChooseTest(parameterized.TestCase):
 
   def test_a_schedule_may_leave_the_number_of_updates_to_no_field(self):
     changes = {'sampler__weight_lag': 0, 'replay__updates_per_iteration': None}
-    found = tiny_run.experiment({'schedule': _one_update}, **changes).schedule(
+    actual = tiny_run.experiment({'schedule': _one_update}, **changes).schedule(
       5
     )
-    self.assertEqual(schedule.num_updates(found), 1)
+    self.assertEqual(schedule.num_updates(actual), 1)
     with self.assertRaisesRegex(
       ValueError,
       '^replay.updates_per_iteration = 2: must be None, because schedule '

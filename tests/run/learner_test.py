@@ -125,18 +125,18 @@ class UpdateTest(parameterized.TestCase):
       return
     # The rows of tokens that are no input, 12 and more, get no other gradient;
     # the whole norm lies between theirs and that of the embedding.
-    found = float(seen.output_projection_grad_norm)
+    actual = float(seen.output_projection_grad_norm)
     self.assertGreater(
-      found, float(jnp.linalg.norm(gradient['embedding'][12:]))
+      actual, float(jnp.linalg.norm(gradient['embedding'][12:]))
     )
     untied = dict(params, unembedding=params['embedding'])
     apart = updates.make_parts(tied=False)
     _, seen_apart, _ = updates.update(apart, untied, self.rollouts)
     np.testing.assert_allclose(
-      found, seen_apart.output_projection_grad_norm, rtol=1e-5
+      actual, seen_apart.output_projection_grad_norm, rtol=1e-5
     )
     self.assertNotAlmostEqual(
-      found, float(optax.tree.norm(gradient['embedding'])), places=3
+      actual, float(optax.tree.norm(gradient['embedding'])), places=3
     )
 
   def test_one_microbatch_is_scored_at_a_time(self):

@@ -22,8 +22,8 @@ class LedgerTest(absltest.TestCase):
     add = jax.jit(lambda state, n: ledger.add(state, generated_tokens=n))
     before = (7 << 32) + 2**32 - 3
     for count in (0, 2, 3, 1000):
-      found = ledger.total(add(start, jnp.int32(count)).generated_tokens)
-      self.assertEqual(found, before + count)
+      actual = ledger.total(add(start, jnp.int32(count)).generated_tokens)
+      self.assertEqual(actual, before + count)
 
   def test_prices_follow_from_the_counts_by_hand(self):
     transformer = architecture.TransformerConfig(

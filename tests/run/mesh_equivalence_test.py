@@ -190,16 +190,16 @@ class PrecisionTest(parameterized.TestCase):
     def loss(x, weight):
       return jnp.sum(layers.matmul('td,df->tf', dtype, x, weight))
 
-    found = _products(
+    actual = _products(
       jax.grad(loss, argnums=(0, 1)),
       jnp.ones((2, 3), jnp.bfloat16),
       jnp.ones((3, 4)),
     )
-    for product in found:
+    for product in actual:
       self.assertEqual(
         [factor.aval.dtype for factor in product.invars], 2 * [jnp.bfloat16]
       )
-    results = [product.outvars[0].aval for product in found]
+    results = [product.outvars[0].aval for product in actual]
     self.assertEqual(
       sorted((aval.shape, aval.dtype) for aval in results),
       [((2, 3), jnp.float32), ((2, 4), dtype), ((3, 4), jnp.float32)],
@@ -210,14 +210,14 @@ class PrecisionTest(parameterized.TestCase):
     # devices.
     parts = _parts('qwen25', model__compute_dtype='bfloat16')
     tokens = jnp.ones((3, 6), jnp.int32)
-    found = _products(
+    actual = _products(
       _functions('qwen25', model__compute_dtype='bfloat16').update.logprobs_fn,
       _params(parts, buffers.make_mesh(ONE)),
       tokens,
     )
     added = [
       product.outvars[0].aval.dtype
-      for product in found
+      for product in actual
       if product.outvars[0].aval.shape == (3, 5, 16)
     ]
     self.assertEqual(added, 4 * [jnp.float32])  # Two in each of two layers.
@@ -251,12 +251,12 @@ def _completions(name, sizes):
 class GenerateTest(parameterized.TestCase):
   @parameterized.parameters(*CASES)
   def test_samples_are_those_of_one_device(self, name, sizes):
-    found = _completions(name, sizes)
-    for eight, one in zip(found, _completions(name, ONE), strict=True):
+    actual = _completions(name, sizes)
+    for eight, one in zip(actual, _completions(name, ONE), strict=True):
       np.testing.assert_array_equal(eight.tokens, one.tokens)
       np.testing.assert_array_equal(eight.lengths, one.lengths)
       chex.assert_trees_all_close(eight, one, rtol=1e-5, atol=1e-5)
-    self.assertGreater(len(np.unique(found[0].responses)), 5)
+    self.assertGreater(len(np.unique(actual[0].responses)), 5)
 
 
 class MemoryTest(parameterized.TestCase):

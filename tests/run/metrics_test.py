@@ -89,33 +89,33 @@ def _numbers(updates):
 class OfUpdateTest(parameterized.TestCase):
   @parameterized.parameters(0, 2)
   def test_every_kind_of_row_is_counted_where_it_belongs(self, became):
-    found = _numbers(_of_update(became=became))
-    self.assertEqual(set(found), {*MEANS, *HISTOGRAMS, *UPDATES, GAP})
+    actual = _numbers(_of_update(became=became))
+    self.assertEqual(set(actual), {*MEANS, *HISTOGRAMS, *UPDATES, GAP})
     for name, value in MEANS.items():
-      self.assertAlmostEqual(float(found[name]), value, places=5, msg=name)
-    self.assertEqual(found[GAP], 0.5)
+      self.assertAlmostEqual(float(actual[name]), value, places=5, msg=name)
+    self.assertEqual(actual[GAP], 0.5)
     for name, counts in HISTOGRAMS.items():
-      self.assertEqual(found[name].tolist(), counts)
+      self.assertEqual(actual[name].tolist(), counts)
     self.assertEqual(
-      [found[name] for name in UPDATES],
+      [actual[name] for name in UPDATES],
       [int(number == became) for number in range(3)],
     )
 
   def test_what_is_too_large_for_a_bin_is_in_the_last_one(self):
-    found = _numbers(_of_update(num_bins=3))
-    self.assertEqual(found['histogram/staleness'].tolist(), [2, 0, 2])
+    actual = _numbers(_of_update(num_bins=3))
+    self.assertEqual(actual['histogram/staleness'].tolist(), [2, 0, 2])
     self.assertEqual(
-      found['histogram/steps_since_last_use'].tolist(), [2, 0, 0, 2]
+      actual['histogram/steps_since_last_use'].tolist(), [2, 0, 0, 2]
     )
 
   def test_an_update_without_rows_has_no_mean_and_no_row(self):
-    found = _numbers(_of_update(is_valid=np.zeros(6, bool), became=1))
+    actual = _numbers(_of_update(is_valid=np.zeros(6, bool), became=1))
     for name in MEANS:
-      self.assertTrue(np.isnan(found[name]), name)
-    self.assertEqual(found[GAP], 0)
+      self.assertTrue(np.isnan(actual[name]), name)
+    self.assertEqual(actual[GAP], 0)
     for name in HISTOGRAMS:
-      self.assertEqual(sum(found[name].tolist()), 0)
-    self.assertEqual([found[name] for name in UPDATES], [0, 1, 0])
+      self.assertEqual(sum(actual[name].tolist()), 0)
+    self.assertEqual([actual[name] for name in UPDATES], [0, 1, 0])
 
 
 class SeveralUpdatesTest(parameterized.TestCase):
@@ -130,23 +130,23 @@ class SeveralUpdatesTest(parameterized.TestCase):
     ]
 
   def _check(self, updates):
-    found = _numbers(updates)
+    actual = _numbers(updates)
     # Of the updates with rows.
-    self.assertEqual(found['loss'], 0.5)
-    self.assertEqual(found['batch/num_valid'], (4 + 1) / 2)
+    self.assertEqual(actual['loss'], 0.5)
+    self.assertEqual(actual['batch/num_valid'], (4 + 1) / 2)
     self.assertAlmostEqual(
-      float(found['ess']), (MEANS['ess'] + 1) / 2, places=6
+      float(actual['ess']), (MEANS['ess'] + 1) / 2, places=6
     )
     # Of rows and of tokens, so that no update counts for more than it has.
-    self.assertEqual(found['staleness/mean'], (0 + 2 + 0 + 4 + 0) / 5)
+    self.assertEqual(actual['staleness/mean'], (0 + 2 + 0 + 4 + 0) / 5)
     self.assertAlmostEqual(
-      float(found['abs_log_ratio/fresh']), (0.25 + 3.0 + 0.75) / 3
+      float(actual['abs_log_ratio/fresh']), (0.25 + 3.0 + 0.75) / 3
     )
-    self.assertEqual(found['abs_log_ratio/replayed'], (0.5 + 2.0) / 2)
-    self.assertAlmostEqual(float(found['clip_fraction/fresh']), 5 / 6)
-    self.assertEqual(found[GAP], 0.75)
-    self.assertEqual(found['histogram/staleness'].tolist(), [3, 0, 1, 0, 1, 0])
-    self.assertEqual([found[name] for name in UPDATES], [1, 1, 1])
+    self.assertEqual(actual['abs_log_ratio/replayed'], (0.5 + 2.0) / 2)
+    self.assertAlmostEqual(float(actual['clip_fraction/fresh']), 5 / 6)
+    self.assertEqual(actual[GAP], 0.75)
+    self.assertEqual(actual['histogram/staleness'].tolist(), [3, 0, 1, 0, 1, 0])
+    self.assertEqual([actual[name] for name in UPDATES], [1, 1, 1])
 
   def test_they_count_by_their_updates_rows_and_tokens(self):
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *self.updates)
@@ -162,24 +162,24 @@ class SeveralUpdatesTest(parameterized.TestCase):
 
   def test_no_update_has_no_mean_and_counts_nothing(self):
     none = jax.tree.map(lambda leaf: leaf[None][:0], self.updates[0])
-    found = _numbers(metrics.total(none))
+    actual = _numbers(metrics.total(none))
     for name in MEANS:
-      self.assertTrue(np.isnan(found[name]), name)
-    self.assertEqual([found[name] for name in (GAP, *UPDATES)], [0] * 4)
+      self.assertTrue(np.isnan(actual[name]), name)
+    self.assertEqual([actual[name] for name in (GAP, *UPDATES)], [0] * 4)
 
   def test_each_seed_has_its_own_numbers(self):
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *self.updates)
-    found = _numbers(stacked)
-    np.testing.assert_array_equal(found['loss'], [0.5, 0.5, np.nan])
-    np.testing.assert_array_equal(found['loss'].dtype, np.float32)
-    self.assertEqual(found['histogram/staleness'].shape, (3, 6))
+    actual = _numbers(stacked)
+    np.testing.assert_array_equal(actual['loss'], [0.5, 0.5, np.nan])
+    np.testing.assert_array_equal(actual['loss'].dtype, np.float32)
+    self.assertEqual(actual['histogram/staleness'].shape, (3, 6))
 
 
 class OfOverwrittenTest(parameterized.TestCase):
   # Also by hand, after an insert: tests/run/events_counts_test.py.
   def test_without_a_rollout_that_was_overwritten_there_is_no_fraction(self):
     stored = buffer.init(jnp.zeros((1, 2)), capacity=4)
-    found = metrics.of_overwritten(stored, jnp.array([0, 1, 4]), 3)
-    self.assertEqual(int(found['num_overwritten']), 0)
-    self.assertTrue(np.isnan(found['never_used_fraction']))
-    self.assertEqual(found['histogram/uses'].tolist(), [0, 0, 0])
+    actual = metrics.of_overwritten(stored, jnp.array([0, 1, 4]), 3)
+    self.assertEqual(int(actual['num_overwritten']), 0)
+    self.assertTrue(np.isnan(actual['never_used_fraction']))
+    self.assertEqual(actual['histogram/uses'].tolist(), [0, 0, 0])

@@ -102,7 +102,7 @@ def _plain():
 
 class HyperTest(parameterized.TestCase):
   def test_three_rates_by_three_half_lives_of_four_seeds_are_one_program(self):
-    found = set()
+    actual = set()
     for rate in (1e-3, 1e-2, 3e-2):
       for half_life in (0.5, 2.0, 8.0):
         hyper = _with('optimizer', 'learning_rate', rate)
@@ -111,8 +111,8 @@ class HyperTest(parameterized.TestCase):
         weights = {**weights, name: jnp.full_like(weights[name], half_life)}
         run = _cycle({**hyper, 'replay.weights': weights})
         for index in range(len(SEEDS)):
-          found.add(_seed(run.learner.params, index))
-    self.assertLen(found, 9 * len(SEEDS))
+          actual.add(_seed(run.learner.params, index))
+    self.assertLen(actual, 9 * len(SEEDS))
 
   @parameterized.parameters(*CASES)
   def test_each_number_is_an_input_that_matters_to_its_own_seed(

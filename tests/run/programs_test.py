@@ -80,9 +80,9 @@ class EvaluateTest(parameterized.TestCase):
     parts = experiment.parts
 
     def says(params, rng_key, prompts, rollout_id):
-      found = _answer(0)(params, rng_key, prompts, rollout_id)
+      actual = _answer(0)(params, rng_key, prompts, rollout_id)
       first = params['final_norm'][0].astype(jnp.int32)
-      return found._replace(responses=found.responses.at[:, 0].set(first))
+      return actual._replace(responses=actual.responses.at[:, 0].set(first))
 
     parts = parts._replace(greedy_fn=says, unbiased_fn=says)
     task = dataclasses.replace(tiny_run.task(), reward_fn=_reward)
@@ -118,7 +118,7 @@ class CycleTest(parameterized.TestCase):
       'buffer_memory': 'pinned_host',
       'sampler_mesh': mesh if has_sampler_mesh else None,
     }
-    found = []
+    actual = []
     for changes in ({}, apart):
       with jax.set_mesh(mesh):
         built = programs.build(
@@ -135,8 +135,8 @@ class CycleTest(parameterized.TestCase):
         chex.assert_trees_all_equal(
           jax.tree.map(lambda leaf: leaf.sharding, run), places
         )
-        found.append(jax.device_get((run, measured, built.evaluate(run))))
-    whole, apart = found
+        actual.append(jax.device_get((run, measured, built.evaluate(run))))
+    whole, apart = actual
     self.assertEqual(whole[0].learner.step, 8)
     stored = whole[0].buffer.rollouts.policy_version
     self.assertEqual(stored.max(), 2 * (3 - n))
@@ -161,10 +161,10 @@ class OverSeedsTest(absltest.TestCase):
     x, y = jnp.array([1.0, 2.0, 3.0]), {'y': jnp.array([10.0, 20.0, 30.0])}
     for vmap in (True, False):
       for num_seeds in (1, 3):
-        found = programs.over_seeds(
+        actual = programs.over_seeds(
           vmap,
           lambda x, y: x + y['y'],
           x[:num_seeds],
           {'y': y['y'][:num_seeds]},
         )
-        self.assertEqual(found.tolist(), [11.0, 22.0, 33.0][:num_seeds])
+        self.assertEqual(actual.tolist(), [11.0, 22.0, 33.0][:num_seeds])

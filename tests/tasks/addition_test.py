@@ -81,13 +81,13 @@ class PromptsTest(parameterized.TestCase):
     def prompts_fn(rng_key):
       return task.prompts_fn(rng_key, 4)
 
-    found = jax.device_get(jax.jit(jax.vmap(prompts_fn))(keys))
+    actual = jax.device_get(jax.jit(jax.vmap(prompts_fn))(keys))
     for seed in range(2):
       chex.assert_trees_all_equal(
-        jax.tree.map(lambda leaf, seed=seed: leaf[seed], found),
+        jax.tree.map(lambda leaf, seed=seed: leaf[seed], actual),
         jax.jit(prompts_fn)(keys[seed]),
       )
-    self.assertFalse((found.tokens[0] == found.tokens[1]).all())
+    self.assertFalse((actual.tokens[0] == actual.tokens[1]).all())
 
 
 class RewardTest(parameterized.TestCase):
@@ -105,8 +105,8 @@ class RewardTest(parameterized.TestCase):
   def test_reward_by_hand(self, response, length, expected):
     symbols = response.replace('<eos>', '$')
     tokens = np.array([['0123456789+=$_'.index(s) for s in symbols]])
-    found = REWARD(tokens, np.array([length]), np.array([[0, 3, 2, 1]]))
-    np.testing.assert_array_equal(found, [expected])
+    actual = REWARD(tokens, np.array([length]), np.array([[0, 3, 2, 1]]))
+    np.testing.assert_array_equal(actual, [expected])
 
   def test_reward_of_every_response_to_one_digit_sums(self):
     responses = np.array(list(itertools.product(range(14), repeat=4)), np.int32)
@@ -155,13 +155,13 @@ def demonstrate(forget_probability, num_rows):
 class TeacherTest(parameterized.TestCase):
   @parameterized.parameters(0.0, 1.0)
   def test_a_teacher_that_never_or_always_forgets(self, forget_probability):
-    for prompt, found in demonstrate(forget_probability, 300):
+    for prompt, actual in demonstrate(forget_probability, 300):
       expected = answer(prompt, lambda _: bool(forget_probability))
-      self.assertEqual(found, expected)
+      self.assertEqual(actual, expected)
 
   def test_each_carry_is_forgotten_on_its_own(self):
     rows = demonstrate(0.25, 8000)
-    is_right = np.array([answer(prompt) == found for prompt, found in rows])
+    is_right = np.array([answer(prompt) == actual for prompt, actual in rows])
     carries = np.array([num_carries(prompt) for prompt, _ in rows])
     for count in range(4):
       right = is_right[carries == count]
@@ -170,12 +170,12 @@ class TeacherTest(parameterized.TestCase):
       np.testing.assert_allclose(right.mean(), p, atol=tolerance)
 
   def test_wrong_answers_are_those_of_some_forgotten_carry(self):
-    for prompt, found in demonstrate(0.5, 8000)[:300]:
+    for prompt, actual in demonstrate(0.5, 8000)[:300]:
       reachable = {
         answer(prompt, lambda position, f=forgotten: f[position])
         for forgotten in itertools.product([False, True], repeat=3)
       }
-      self.assertIn(found, reachable)
+      self.assertIn(actual, reachable)
 
 
 class MakeTest(parameterized.TestCase):

@@ -82,15 +82,15 @@ class PromptsTest(parameterized.TestCase):
     def prompts_fn(rng_key):
       return task.prompts_fn(rng_key, 4)
 
-    found = jax.device_get(jax.jit(jax.vmap(prompts_fn))(keys))
+    actual = jax.device_get(jax.jit(jax.vmap(prompts_fn))(keys))
     hash_tokens = jax.jit(task_lib.hash_tokens)
     for seed in range(2):
       expected = jax.jit(prompts_fn)(keys[seed])
-      np.testing.assert_array_equal(found.tokens[seed], expected.tokens)
+      np.testing.assert_array_equal(actual.tokens[seed], expected.tokens)
       np.testing.assert_array_equal(
-        found.prompt_id[seed], hash_tokens(expected.tokens, expected.lengths)
+        actual.prompt_id[seed], hash_tokens(expected.tokens, expected.lengths)
       )
-    self.assertFalse((found.tokens[0] == found.tokens[1]).all())
+    self.assertFalse((actual.tokens[0] == actual.tokens[1]).all())
 
 
 class RewardTest(parameterized.TestCase):

@@ -121,9 +121,9 @@ class LoadTest(parameterized.TestCase):
     for line, message in zip(sorted(lines), sorted(messages), strict=True):
       self.assertStartsWith(line, message)
 
-  def _assert_trees_equal(self, found, wanted):
-    self.assertEqual(jax.tree.structure(found), jax.tree.structure(wanted))
-    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  def _assert_trees_equal(self, actual, wanted):
+    self.assertEqual(jax.tree.structure(actual), jax.tree.structure(wanted))
+    jax.tree.map(np.testing.assert_array_equal, actual, wanted)
 
   @parameterized.parameters(
     (checkpoint_models.QWEN3, np.float32),

@@ -69,8 +69,8 @@ class SaveTest(parameterized.TestCase):
   def test_what_is_saved_is_loaded(self, config, dtype):
     params = _init(config)
     _save(self.folder, config, params, dtype=dtype)
-    found, loaded = self._load()
-    self.assertEqual(found, config)
+    actual, loaded = self._load()
+    self.assertEqual(actual, config)
     rounded = jax.tree.map(
       lambda leaf: leaf.astype(dtype).astype('float32'), params
     )

@@ -70,10 +70,10 @@ class BuildersTest(parameterized.TestCase):
     self.prepare()
     datasets.prepare_gsm8k(self.gsm8k_files(), out=self.out)
     for name, num_rows in [('problems/tiny_set', 12), ('gsm8k', 2)]:
-      found = tfds.data_source(
+      actual = tfds.data_source(
         name, data_dir=self.out, split='train', download=False
       )
-      self.assertLen(found, num_rows)
+      self.assertLen(actual, num_rows)
 
   def test_gsm8k_is_that_of_the_official_builder(self):
     folder = datasets.prepare_gsm8k(self.gsm8k_files(), out=self.out)

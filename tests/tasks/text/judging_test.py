@@ -64,10 +64,10 @@ class JudgingTest(parameterized.TestCase):
     chex.assert_trees_all_equal(run.ledger, first.ledger)
     chex.assert_trees_all_close(run.buffer, first.buffer, atol=1e-6)
     chex.assert_trees_all_close(run.learner, first.learner, atol=1e-5)
-    found = tiny_run.numbers(measured)
-    self.assertEqual(found['reward'], self.measured[0]['reward'][:1])
+    actual = tiny_run.numbers(measured)
+    self.assertEqual(actual['reward'], self.measured[0]['reward'][:1])
     self.assertEqual(
-      set(self.measured[0]) - set(found),
+      set(self.measured[0]) - set(actual),
       {'accuracy', 'verifier/correct', 'verifier/wrong'},
     )
 
@@ -132,29 +132,29 @@ class JudgingTest(parameterized.TestCase):
 
   def test_evaluation_reports_right_answers_not_rewards(self):
     self.calls.clear()
-    found = self.programs.evaluate(jax.tree.map(jnp.asarray, self.runs[3]))
+    actual = self.programs.evaluate(jax.tree.map(jnp.asarray, self.runs[3]))
     greedy, sampled = self.calls
     self.assertEqual(greedy[3].tolist(), [0, 1, 2] * 2)
     self.assertEqual(sampled[3].tolist(), [0, 0, 1, 1, 2, 2] * 2)
     for rewards, call, num_samples in zip(
-      found, (greedy, sampled), (1, 2), strict=True
+      actual, (greedy, sampled), (1, 2), strict=True
     ):
       is_correct = call[0][:, 0] % 2 == call[3] % 2
       np.testing.assert_array_equal(
         rewards, is_correct.reshape(2, 3, num_samples)
       )
-    for one in zip(*jax.device_get(found), strict=True):
+    for one in zip(*jax.device_get(actual), strict=True):
       scores = evaluation.summarize(*one)
       self.assertIn(round(6 * scores['eval/mean_at_n'], 4), range(7))
 
   def test_samples_show_what_the_buffer_holds(self):
     run = self.runs[3]
-    found = samples.lines(
+    actual = samples.lines(
       self.programs.samples(jax.tree.map(jnp.asarray, run)), self.task
     )
-    self.assertLen(found, 10)
+    self.assertLen(actual, 10)
     stored = run.buffer.rollouts
-    for line in found:
+    for line in actual:
       seed = line['seed'] - 5
       (row,) = np.flatnonzero(stored.rollout_id[seed] == line['rollout_id'])
       tokens, mask = stored.tokens[seed, row], stored.loss_mask[seed, row]
@@ -186,7 +186,7 @@ class JudgingTest(parameterized.TestCase):
         np.float32(line['advantage']), stored.advantages[seed, row]
       )
     # Each at most once.
-    self.assertLen({(line['seed'], line['rollout_id']) for line in found}, 10)
+    self.assertLen({(line['seed'], line['rollout_id']) for line in actual}, 10)
 
   def test_samples_of_an_almost_empty_buffer_are_those_that_there_are(self):
     run = jax.tree.map(jnp.asarray, self.runs[1])
@@ -194,9 +194,9 @@ class JudgingTest(parameterized.TestCase):
     keep = jnp.arange(state.is_valid.shape[1])[None] == jnp.array([[2], [3]])
     run = run._replace(buffer=state._replace(is_valid=state.is_valid & keep))
     shown = self.programs.samples(run)
-    found = samples.lines(shown, self.task)
+    actual = samples.lines(shown, self.task)
     self.assertEqual(
-      [(line['seed'], line['rollout_id']) for line in found], [(5, 2), (6, 3)]
+      [(line['seed'], line['rollout_id']) for line in actual], [(5, 2), (6, 3)]
     )
     # A task in JAX has no text of its right answers.
     for line in samples.lines(shown, tiny_run.task()):
@@ -232,8 +232,8 @@ class ShareTest(parameterized.TestCase):
       mock.patch.object(jax, 'process_count', return_value=num_processes),
       mock.patch.object(jax, 'process_index', return_value=process),
     ):
-      own, found = judging._share([played(array) for array in arrays])
-    for one, whole in zip(found, arrays, strict=True):
+      own, actual = judging._share([played(array) for array in arrays])
+    for one, whole in zip(actual, arrays, strict=True):
       np.testing.assert_array_equal(one, whole[:, own])
     return own.tolist()
 

@@ -45,13 +45,13 @@ class RowsTest(parameterized.TestCase):
   @parameterized.product(length=[2, 7, 30], num_prompts=[3, 4])
   def test_each_problem_is_asked_once_in_an_epoch(self, length, num_prompts):
     # Batches straddle epochs, and can be longer than one.
-    found = stream(length, num_prompts, range(2 * length))
-    epochs = found.reshape(-1, length)
+    actual = stream(length, num_prompts, range(2 * length))
+    epochs = actual.reshape(-1, length)
     self.assertLen(epochs, 2 * num_prompts)
     np.testing.assert_array_equal(
       np.sort(epochs, axis=1), np.tile(np.arange(length), (len(epochs), 1))
     )
-    self.assertEqual(found.dtype, np.int32)
+    self.assertEqual(actual.dtype, np.int32)
 
   def test_the_order_is_the_one_of_earlier_runs(self):
     # With other values, a run continued under another version of grain would

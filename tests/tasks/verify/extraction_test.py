@@ -52,8 +52,8 @@ class ExtractTest(parameterized.TestCase):
     (r'\boxed{3', ('3', NUMBER)),
     (r'\boxed{4}}{', ('4', BOXED)),
   )
-  def test_what_is_no_complete_box_is_not_taken_for_one(self, response, found):
-    self.assertEqual(extraction.extract(response), found)
+  def test_what_is_no_complete_box_is_not_taken_for_one(self, response, actual):
+    self.assertEqual(extraction.extract(response), actual)
 
   @parameterized.parameters(
     ('12 + 3 = 15\n#### 15', '15'),
@@ -124,7 +124,7 @@ class ExtractTest(parameterized.TestCase):
   )
   def test_hostile_text_takes_linear_time(self, response, length):
     started = time.process_time()
-    found = extraction.extract(response)
+    actual = extraction.extract(response)
     # Well above what it takes; a quadratic search would take minutes.
     self.assertLess(time.process_time() - started, 5)
-    self.assertEqual(None if found is None else len(found[0]), length)
+    self.assertEqual(None if actual is None else len(actual[0]), length)
