@@ -67,6 +67,7 @@ class Choice(NamedTuple):
   takes: names of the offered values that the functions take.
   record: for config.json: the text, and by `module:name` a hash of the source
     of each function that is not in `Kind.functions`.
+  users: those functions, without what is bound to them.
   """
 
   text: str
@@ -74,6 +75,7 @@ class Choice(NamedTuple):
   bind: Callable[..., Callable]
   takes: frozenset[str]
   record: dict[str, Any]
+  users: tuple[types.FunctionType, ...]
 
 
 class _Call(NamedTuple):
@@ -137,11 +139,12 @@ def choose(
     text = _called(f'{field} = {constants.shown(choice)}: ', choice)
     complaint = f'{field} = {constants.shown(text)}: '
     parsed = [(text.partition('(')[0], choice, {})]
-  names, calls, hashes = [], [], {}
+  names, calls, hashes, users = [], [], {}, []
   for reference, function, values in parsed:
     if function is not kind.functions.get(reference):
       _check_arguments(complaint, function, kind)
       source = _source(complaint, function, set())
+      users.append(_innermost(complaint, function))
       hashes[reference] = hashlib.sha256(source.encode()).hexdigest()
     short = re.split('[.:]', reference)[-1]
     number = sum(name == short for name in names) + 1
@@ -158,6 +161,7 @@ def choose(
     bind=functools.partial(_bind, calls, kind, offered),
     takes=frozenset(name for call in calls for name in call.takes),
     record={'text': text, 'functions': hashes},
+    users=tuple(users),
   )
 
 

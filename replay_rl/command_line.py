@@ -1,6 +1,11 @@
-"""The command line of programs that read a config."""
+"""The command line of programs: flags, output and the last line."""
 
+import contextlib
+import errno
+import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
 
@@ -29,3 +34,90 @@ def parse(argv: list[str], own: flags.FlagValues = flags.FLAGS) -> list[str]:
   ) as error:
     print(f'error: {error}', file=sys.stderr)
     sys.exit(2)
+
+
+class _Lasting:
+  """A stream that goes nowhere once its reader or its disk is gone."""
+
+  def __init__(self, stream: Any):
+    self._stream = stream
+
+  def write(self, text: str) -> int:
+    """Writes a text, or drops it."""
+    self._do(self._stream.write, text)
+    return len(text)
+
+  def flush(self) -> None:
+    """Writes what is buffered, or drops it."""
+    self._do(self._stream.flush)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+  def _do(self, action: Any, *args: Any) -> None:
+    try:
+      action(*args)
+    except OSError as error:
+      # The buffer of the stream is written once more at the end.
+      null = os.open(os.devnull, os.O_WRONLY)
+      os.dup2(null, self._stream.fileno())
+      os.close(null)
+      if self._stream is not sys.__stderr__:
+        print(
+          f'warning: standard output is lost ({error.strerror}); the program '
+          'goes on',
+          file=sys.stderr,
+        )
+
+
+@contextlib.contextmanager
+def lasting_output() -> Iterator[None]:
+  """Lets the body go on if standard output or standard error break.
+
+  The reader of a pipe may end, and the disk of a log may be full. Characters
+  that the terminal cannot show are written as escapes.
+  """
+  for descriptor in range(3):
+    try:
+      os.fstat(descriptor)
+    except OSError as error:
+      if error.errno != errno.EBADF:
+        raise
+      # Otherwise the next file that opens would get the number.
+      os.open(os.devnull, os.O_RDWR)
+  before = sys.stdout, sys.stderr
+  for stream in before:
+    if hasattr(stream, 'reconfigure'):
+      stream.reconfigure(errors='backslashreplace')
+  with open(os.devnull, 'w') as null:
+    # Python has None for a stream that was closed at the start.
+    sys.stdout, sys.stderr = (_Lasting(stream or null) for stream in before)
+    try:
+      yield
+    finally:
+      sys.stdout.flush()
+      sys.stderr.flush()
+      sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def one_line() -> Iterator[None]:
+  """Ends the program with one line if its input or its machine is at fault.
+
+  The body raises ValueError for bad input. An OSError is a file, a limit or a
+  network of the machine.
+  """
+  try:
+    yield
+  except ValueError as error:
+    sys.exit(f'error: {error}')
+  except OSError as error:
+    name = error.filename and f' = {os.fsdecode(error.filename)!r}'
+    sys.exit(f'error: path{name or ""}: must be usable ({error.strerror})')
+  except MemoryError:
+    sys.exit('error: memory of the host = exhausted: must be more')
+  except KeyboardInterrupt:
+    print(
+      'error: stopped by Ctrl-C before the first iteration', file=sys.stderr
+    )
+    sys.exit(130)

@@ -1,39 +1,44 @@
 """Trains a run: `python -m replay_rl.train --config=... --workdir=...`.
 
-The same command continues a run that stopped. SIGTERM saves a checkpoint and
-ends the program with status 143, so that a launcher can start it again.
+The same command continues a run that stopped. Ctrl-C, SIGTERM and SIGHUP save
+a checkpoint and end the program with status 130, 143 or 129, so that a launcher
+can start it again; a second Ctrl-C ends it at once.
 
 On many hosts, start the same command once on each, with --distributed or with
 --coordinator_address, --num_processes and --process_id; see
-parallel/processes.py. All processes share the folder. SIGTERM to one process
-saves a checkpoint and ends all. If one process dies, all others end with a
-status other than 0.
+parallel/processes.py. All processes share the folder. A signal to one
+process saves a checkpoint and ends all. If one process dies, all others end
+with a status other than 0.
 """
 
 import contextlib
 import dataclasses
+import functools
 import math
+import os
 import pathlib
 import signal
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from absl import app
 from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
+from replay_rl import base
 from replay_rl import command_line
 from replay_rl.parallel import processes
+from replay_rl.provenance import environment
+from replay_rl.provenance import sources
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
@@ -46,7 +51,8 @@ from replay_rl.run import state
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
 
-TERMINATED = 128 + signal.SIGTERM
+# They save a checkpoint and end the run with the status 128 + number.
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_EMPTY_UPDATES = 10  # The run stops after so many in a row.
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -72,6 +78,12 @@ _PROCESS_ID = flags.DEFINE_integer(
   None,
   'Number of this process, from 0; with --coordinator_address.',
 )
+_ALLOW_CODE_CHANGE = flags.DEFINE_bool(
+  'allow_code_change',
+  False,
+  'Continue a run although the code or the packages have changed since then; '
+  'config.json records it.',
+)
 _HEARTBEAT = flags.DEFINE_integer(
   'heartbeat_timeout',
   100,
@@ -92,6 +104,7 @@ def train(
   workdir: str | pathlib.Path,
   *,
   stop_after: int | None = None,
+  allow_code_change: bool = False,
   **functions: Callable,
 ) -> state.RunState:
   """Trains a run to its last iteration, from its newest checkpoint if any.
@@ -103,6 +116,8 @@ def train(
     workdir: the folder of the run, the same for all processes.
     stop_after: number of iterations of the run after which to save and return;
       None for all.
+    allow_code_change: whether to continue a run although the code or the
+      packages have changed; the folder records it.
     **functions: replacements for what the config names, such as
       `weights=my_rule`; the keys are those of `functions.KINDS`. The folder
       records a hash of their sources.
@@ -112,13 +127,16 @@ def train(
 
   Raises:
     ValueError: a setting is not allowed, or the folder cannot be used.
-    DivergedError: a reward, loss or gradient is not finite.
+    DivergedError: a reward, loss, gradient or weight is not finite.
+    durable.WriteError: a file cannot be written.
     EmptyUpdatesError: `MAX_EMPTY_UPDATES` updates in a row had no valid row.
-    SystemExit: after SIGTERM, with status `TERMINATED`.
+    SystemExit: after a signal of `STOPPING`, with status 128 + its number.
   """
-  workdir = pathlib.Path(workdir)
+  # The same path in all processes, however each of them spells it.
+  workdir = pathlib.Path(workdir).expanduser().resolve()
   with contextlib.ExitStack() as stack:
     with processes.together('reading the config'):
+      environment.check()
       task = build.task(config, functions)
       stack.callback(task_lib.close, task)
       experiment = build.experiment(config, task.shape, functions)
@@ -126,7 +144,13 @@ def train(
     processes.check_mesh(mesh)
     cache = pathlib.Path(config.cache_dir).expanduser()
     jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
-    _enter(workdir, config, experiment.records, stack)
+    made_of = workdir_lib.record(
+      dataclasses.asdict(config),
+      functions=experiment.records,
+      modules=sources.of_users(experiment.users),
+      data=task_lib.sources(task),
+    )
+    _enter(workdir, made_of, allow_code_change, stack)
     stack.enter_context(jax.set_mesh(mesh))
     for note in task_lib.notes(task):
       logs.say(note)
@@ -141,58 +165,79 @@ def train(
       seeds,
       state.of_seeds(experiment.parts.hyper, config.num_seeds),
     )
-    manager = checkpoint.open_folder(
-      workdir / 'checkpoints', keep=config.checkpoint.keep
-    )
-    with contextlib.closing(manager):
-      run = checkpoint.restore_latest(manager, run) or run
-      return _loop(
-        run, experiment, task, programs, manager, config, workdir, stop_after
+    checkpoints = stack.enter_context(
+      contextlib.closing(
+        checkpoint.Checkpoints(
+          workdir / 'checkpoints', keep=config.checkpoint.keep
+        )
       )
+    )
+    restored = checkpoints.restore_latest(
+      run, functools.partial(logs.check, workdir)
+    )
+    if restored is None:
+      logs.check_unstarted(
+        workdir,
+        lines_per_iteration=config.num_seeds,
+        every=config.checkpoint.every,
+      )
+      restored = checkpoint.Restored(run, {})
+    return _loop(
+      restored,
+      experiment,
+      task,
+      programs,
+      checkpoints,
+      config,
+      workdir,
+      stop_after,
+    )
 
 
 def _enter(
   workdir: pathlib.Path,
-  config: config_lib.Config,
-  functions: dict[str, Any],
+  made_of: dict[str, Any],
+  allow_code_change: bool,
   stack: contextlib.ExitStack,
 ) -> None:
-  """Locks the folder until the stack closes, and records config and functions.
+  """Locks the folder until the stack closes, and records the run.
 
   Raises:
     ValueError: processes differ, or the folder cannot be used.
   """
-  record = dataclasses.asdict(config)
-  same = 'start all processes alike'
-  processes.check_equal('config', record, same)
-  processes.check_equal('functions', functions, same)
-  processes.check_equal('versions of packages', workdir_lib.versions(), same)
-  what = f'workdir = {str(workdir)!r}'
-  with processes.together(what):
+  for part in ('config', 'functions', 'sources', 'data', 'versions'):
+    processes.check_equal(part, made_of[part], 'start all processes alike')
+  processes.check_equal(
+    'workdir', str(workdir), 'mount one shared folder at one path on all hosts'
+  )
+  with processes.together('entering the workdir'):
     if processes.is_main():
       stack.enter_context(workdir_lib.locked(workdir))
-      for note in workdir_lib.claim(workdir, record, functions):
+      for note in workdir_lib.claim(
+        workdir, made_of, allow_code_change=allow_code_change
+      ):
         warnings.warn(
           f'{note}: the run may not repeat bit for bit', stacklevel=3
         )
   path = workdir / workdir_lib.CONFIG
   processes.check_equal(
-    str(path),
+    'config.json',
     path.read_text() if path.exists() else None,
-    'all processes must share that folder',
+    'all processes must share the workdir',
   )
 
 
 def _loop(
-  run: state.RunState,
+  restored: checkpoint.Restored,
   experiment: build.Experiment,
   task: task_lib.Task | task_lib.TextTask,
   programs: programs_lib.Programs,
-  manager: ocp.CheckpointManager,
+  checkpoints: checkpoint.Checkpoints,
   config: config_lib.Config,
   workdir: pathlib.Path,
   stop_after: int | None,
 ) -> state.RunState:
+  run = restored.run
   first = int(jax.device_get(run.clock.iteration)[0])
   end = config.num_iterations
   if first:
@@ -200,7 +245,7 @@ def _loop(
   if stop_after is not None:
     end = min(end, stop_after)
   with contextlib.ExitStack() as stack:
-    terminated = stack.enter_context(_sigterm())
+    received = stack.enter_context(_signals())
     log = None
     with processes.together('opening the log'):
       if processes.is_main():
@@ -210,6 +255,7 @@ def _loop(
             name=config.name,
             num_iterations=config.num_iterations,
             iteration=first,
+            marks=restored.marks,
             tensorboard=config.logging.tensorboard,
             samples=config.logging.samples_every > 0,
           )
@@ -230,16 +276,17 @@ def _loop(
         shown = programs.samples(run)
         if log is not None:
           log.write_samples(samples.lines(shown, task))
-      _check_finite(lines, manager)
+      _check_finite(lines, checkpoints)
       _check_not_empty(run, config, experiment)
-      is_terminated = processes.any_process(terminated.is_set())
-      stops = iteration + 1 == end or is_terminated
+      number = _stopping(received)
+      stops = iteration + 1 == end or number is not None
       if stops or _is_due(config.checkpoint.every, iteration):
-        checkpoint.save(manager, run)
-      if is_terminated:
-        manager.wait_until_finished()
-        raise SystemExit(TERMINATED)
-    manager.wait_until_finished()
+        _check_weights(programs.is_finite(run), lines, checkpoints)
+        checkpoints.save(run, {} if log is None else log.marks())
+      if number is not None:
+        checkpoints.wait()
+        raise SystemExit(128 + number)
+    checkpoints.wait()
   return run
 
 
@@ -263,47 +310,90 @@ def _check_not_empty(
 
 
 def _check_finite(
-  lines: list[dict[str, Any]], manager: ocp.CheckpointManager
+  lines: list[dict[str, Any]], checkpoints: checkpoint.Checkpoints
 ) -> None:
   for line in lines:
+    names = ['reward', *(name for name in line if name.startswith('eval/'))]
     # Without an update on a valid row, loss and gradient are NaN.
-    updates = line.get('updates/applied', 0) + line.get('updates/refused', 0)
-    for name in ('reward', 'loss', 'grad_norm') if updates else ('reward',):
+    if line.get('updates/applied', 0) + line.get('updates/refused', 0):
+      names += ['loss', 'grad_norm']
+    for name in names:
       # A cycle that generates nothing has no reward.
       if name in line and not math.isfinite(line[name]):
-        manager.wait_until_finished()
-        step = manager.latest_step()
-        kept = (
-          'there is no checkpoint yet'
-          if step is None
-          else f'the last good checkpoint is {manager.directory / str(step)}'
-        )
-        raise DivergedError(
-          f'{name} = {line[name]} in iteration {line["iteration"]} of seed '
-          f'{line["seed"]}: must be finite; {kept}'
-        )
+        _diverged(name, line[name], line, checkpoints)
+
+
+def _check_weights(
+  is_finite: base.Array,
+  lines: list[dict[str, Any]],
+  checkpoints: checkpoint.Checkpoints,
+) -> None:
+  """Raises DivergedError if the weights of a seed can no longer be used."""
+  for line, is_good in zip(lines, jax.device_get(is_finite), strict=True):
+    if not is_good:
+      _diverged('weights or their log-probs', 'not finite', line, checkpoints)
+
+
+def _diverged(
+  name: str,
+  value: Any,
+  line: dict[str, Any],
+  checkpoints: checkpoint.Checkpoints,
+) -> NoReturn:
+  checkpoints.wait()
+  steps = checkpoints.steps()
+  kept = 'there is no checkpoint yet'
+  if steps:
+    kept = f'the last good checkpoint is {checkpoints.folder / str(steps[-1])}'
+  raise DivergedError(
+    f'{name} = {value} in iteration {line["iteration"]} of seed '
+    f'{line["seed"]}: must be finite; {kept}'
+  )
 
 
 @contextlib.contextmanager
-def _sigterm() -> Iterator[threading.Event]:
-  """Yields an event that SIGTERM sets, where Python allows a handler."""
-  event = threading.Event()
+def _signals() -> Iterator[set[int]]:
+  """Yields a set that collects `STOPPING`, where Python allows handlers."""
+  received: set[int] = set()
   if threading.current_thread() is not threading.main_thread():
-    yield event
+    yield received
     return
-  before = signal.signal(signal.SIGTERM, lambda *_: event.set())
+
+  def receive(number: int, _: Any) -> None:
+    received.add(number)
+    if number == signal.SIGINT:
+      signal.signal(signal.SIGINT, signal.SIG_DFL)  # For the second one.
+      os.write(2, b'\nSaving after this iteration; Ctrl-C again ends at once\n')
+
+  # `nohup` ignores SIGHUP, and a shell SIGINT for what runs in the background.
+  before = {
+    number: signal.getsignal(number)
+    for number in STOPPING
+    if signal.getsignal(number) != signal.SIG_IGN
+  }
+  for number in before:
+    signal.signal(number, receive)
   try:
-    yield event
+    yield received
   finally:
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+def _stopping(received: set[int]) -> int | None:
+  """Returns the signal that any process received; None without."""
+  numbers = np.array([number in received for number in STOPPING], np.int32)
+  (indices,) = np.nonzero(processes.total(numbers))
+  return STOPPING[indices[0]] if len(indices) else None
 
 
 def main(argv: list[str]) -> None:
   """Trains the run that the flags name."""
   if len(argv) > 1:
     raise app.UsageError(f'arguments = {argv[1:]}: must be flags')
-  absl_logging.set_verbosity(absl_logging.WARNING)  # Hides Orbax's messages.
-  try:
+  # Orbax prints a traceback before it raises the error.
+  absl_logging.set_verbosity(absl_logging.FATAL)
+  with command_line.lasting_output(), command_line.one_line():
     if _WORKDIR.value is None or _CONFIG.value is None:
       name = '--config' if _CONFIG.value is None else '--workdir'
       raise ValueError(f'{name} = None: must be given')
@@ -315,9 +405,11 @@ def main(argv: list[str]) -> None:
       heartbeat_timeout=_HEARTBEAT.value,
     )
     with processes.ending_all():
-      train(_CONFIG.value, _WORKDIR.value)
-  except ValueError as error:
-    sys.exit(f'error: {error}')
+      train(
+        _CONFIG.value,
+        _WORKDIR.value,
+        allow_code_change=_ALLOW_CODE_CHANGE.value,
+      )
 
 
 if __name__ == '__main__':

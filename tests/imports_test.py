@@ -10,7 +10,7 @@ PACKAGE = pathlib.Path(__file__).parents[1] / 'replay_rl'
 # A part imports parts of its own line, and of the lines above it.
 LAYERS = (
   ('base', 'rng', 'constants', 'choices', 'overrides', 'command_line'),
-  ('parallel',),
+  ('parallel', 'disk', 'provenance'),
   ('replay', 'rl', 'lm', 'tasks'),
   ('run',),
   ('fit', 'evaluate', 'report'),

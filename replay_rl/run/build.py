@@ -47,6 +47,11 @@ class Experiment(NamedTuple):
     """The records of the choices for `config.json`, by field of the config."""
     return {field: choice.record for field, choice in self.chosen.items()}
 
+  @property
+  def users(self) -> list[Callable]:
+    """The functions of the choices that are not of this package."""
+    return [user for choice in self.chosen.values() for user in choice.users]
+
 
 def experiment(
   config: config_lib.Config,

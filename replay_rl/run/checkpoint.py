@@ -5,13 +5,24 @@ reads the shards of its own devices, and process 0 moves files. A run can be
 restored onto another mesh and other processes than it was saved with.
 """
 
+import glob
+import hashlib
+import os
 import pathlib
+import tempfile
 import warnings
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
+from replay_rl.disk import durable
+from replay_rl.disk import line_file
 from replay_rl.parallel import checksums
 from replay_rl.parallel import processes
 from replay_rl.run import state
@@ -19,114 +30,234 @@ from replay_rl.run import state
 # Folder beside the checkpoints, for those that cannot be read.
 DAMAGED = 'damaged_checkpoints'
 
+Marks = Mapping[str, line_file.Mark]  # Of the files of a run, by their names.
+
+# Orbax asks TensorStore how many bytes it wrote, only to log them, and
+# TensorStore 0.1.86 never frees its answer: 43 kB for each save.
+tensorstore_utils.get_tensorstore_raw_bytes = lambda *_, **__: 0
+# A run rereads no list of arrays, and Orbax would keep 100 MB of them.
+tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT['cache_pool#ocdbt'] = {  # pyright: ignore[reportPrivateUsage]
+  'total_bytes_limit': 2**22
+}
+
 
 class DamagedCheckpointWarning(UserWarning):
   """A checkpoint could not be read, and an older one is used."""
 
 
-def open_folder(folder: pathlib.Path, *, keep: int) -> ocp.CheckpointManager:
-  """Returns the checkpoints of a folder; all but the newest `keep` go."""
-  return ocp.CheckpointManager(
-    folder.resolve(),
-    options=ocp.CheckpointManagerOptions(
-      max_to_keep=keep,
-      create=True,
-      cleanup_tmp_directories=True,  # A killed process leaves such folders.
-    ),
-  )
+class Restored(NamedTuple):
+  """A run, and how far its files were written when it was saved."""
+
+  run: state.RunState
+  marks: Marks
 
 
-def save(manager: ocp.CheckpointManager, run: state.RunState) -> None:
-  """Saves a run in the background, under its number of iterations.
+class Checkpoints:
+  """The checkpoints of a folder.
 
-  Returns after a copy of the run, so that a program may then donate the run. If
-  the process dies before the end, no half-written checkpoint remains.
+  A checkpoint counts once it is written and its list of arrays was read back.
   """
-  # On the CPU, Orbax writes from the array's own memory, which a program that
-  # donates the run would overwrite.
-  copy = jax.tree.map(lambda leaf: leaf.copy(), run)
-  manager.save(
-    int(np.max(np.asarray(run.clock.iteration))),  # The same for all seeds.
-    args=ocp.args.Composite(
-      run=ocp.args.StandardSave(copy),
-      checksums=ocp.args.JsonSave(checksums.of_tree(copy)),
-    ),
-  )
 
+  def __init__(self, folder: pathlib.Path, *, keep: int):
+    """Opens a folder, and creates it; all but the newest `keep` go.
 
-def restore_latest(
-  manager: ocp.CheckpointManager, like: state.RunState
-) -> state.RunState | None:
-  """Returns the newest run that can be read; None without a checkpoint.
+    Raises:
+      ValueError: the folder cannot be used.
+    """
+    self.folder = folder.resolve()
+    if self.folder.exists() and not self.folder.is_dir():
+      raise ValueError(
+        f'path = {str(self.folder)!r}: must be a folder; move that file away'
+      )
+    with durable.refusing(self.folder, num_bytes=None):
+      self.folder.mkdir(parents=True, exist_ok=True)
+      self._alias = _without_wildcards(self.folder)
+      self._manager = ocp.CheckpointManager(
+        self._alias,
+        options=ocp.CheckpointManagerOptions(
+          max_to_keep=keep,
+          create=False,
+          cleanup_tmp_directories=True,  # A killed process leaves such folders.
+        ),
+      )
+    self._waiting: tuple[int, int, int] | None = None
 
-  Moves newer checkpoints, which are damaged, to `DAMAGED` with a warning.
+  def steps(self) -> list[int]:
+    """Returns the numbers of iterations of the checkpoints, in order."""
+    return sorted(self._manager.all_steps())
 
-  Args:
-    manager: the checkpoints.
-    like: a run, or its `jax.ShapeDtypeStruct`s with shardings.
+  def save(self, run: state.RunState, marks: Marks) -> None:
+    """Saves a run in the background, under its number of iterations.
 
-  Raises:
-    ValueError: there are checkpoints, but none can be read. Then none is moved,
-      because probably other code wrote them.
-  """
-  damaged = {}
-  steps = sorted(manager.all_steps(), reverse=True)
-  processes.check_equal(
-    f'the checkpoints in {manager.directory}',
-    steps,
-    'all processes must share that folder',
-  )
-  for step in steps:
-    try:
-      run = _restore(manager, step, like)
-    except Exception as error:  # Orbax and TensorStore raise many types.
-      damaged[step] = error
-      continue
-    for bad_step, error in damaged.items():
-      _move_aside(manager, bad_step, error)
-    return run
-  if damaged:
-    raise ValueError(
-      f'checkpoints of {manager.directory} = {sorted(damaged)}: must be '
-      'readable, one at least, or be removed to start again '
-      f'({damaged[max(damaged)]})'
+    Returns after a copy of the run, so that a program may then donate the run.
+    If the process dies before the end, no half-written checkpoint remains.
+
+    Args:
+      run: the run.
+      marks: of the files that belong to it; only those of process 0 count.
+
+    Raises:
+      durable.WriteError: this or the checkpoint before cannot be written.
+    """
+    self.wait()
+    # On the CPU, Orbax writes from the array's own memory, which a program that
+    # donates the run would overwrite.
+    copy = jax.tree.map(lambda leaf: leaf.copy(), run)
+    leaves = jax.tree.leaves(copy)
+    step = int(np.max(np.asarray(run.clock.iteration)))  # The same for all.
+    self._waiting = step, len(leaves), sum(leaf.nbytes for leaf in leaves)
+    with durable.refusing(self.folder / str(step), num_bytes=self._waiting[2]):
+      is_saved = self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          run=ocp.args.StandardSave(copy),
+          checksums=ocp.args.JsonSave(checksums.of_tree(copy)),
+          marks=ocp.args.JsonSave(dict(marks)),
+        ),
+      )
+    if not is_saved:
+      raise durable.WriteError(
+        f'path = {str(self.folder / str(step))!r}: must be a new checkpoint, '
+        f'after {self.steps()}'
+      )
+
+  def wait(self) -> None:
+    """Returns once the last checkpoint is written and its list is read back.
+
+    Raises:
+      durable.WriteError: it cannot be written. What was there before remains.
+    """
+    if self._waiting is None:
+      return
+    (step, num_arrays, num_bytes), self._waiting = self._waiting, None
+    folder = self.folder / str(step)
+    # What was written of it goes when the folder is opened again.
+    with durable.refusing(folder, num_bytes=num_bytes):
+      self._manager.wait_until_finished()
+    with processes.together('reading back a checkpoint'):
+      if processes.is_main():
+        _check_arrays(folder, num_arrays)
+
+  def restore_latest(
+    self, like: state.RunState, check_files: Callable[[Marks], None]
+  ) -> Restored | None:
+    """Returns the newest run that can be continued; None without a checkpoint.
+
+    Moves newer checkpoints to `DAMAGED` with a warning.
+
+    Args:
+      like: a run, or its `jax.ShapeDtypeStruct`s with shardings.
+      check_files: raises ValueError if the files of the run do not begin with
+        what was marked; only process 0 calls it.
+
+    Raises:
+      ValueError: there are checkpoints, but none can be continued. Then none is
+        moved: other code may have written them, or a file can be restored.
+    """
+    damaged = {}
+    steps = self.steps()
+    processes.check_equal(
+      'the list of checkpoints', steps, 'all processes must share that folder'
     )
-  return None
+    for step in reversed(steps):
+      try:
+        restored = _restore(self._alias / str(step), like, check_files)
+      except Exception as error:  # Orbax and TensorStore raise many types.
+        damaged[step] = error
+        continue
+      for bad_step, error in damaged.items():
+        self._move_aside(bad_step, error)
+      return restored
+    if damaged:
+      raise ValueError(
+        f'checkpoints of {self.folder} = {sorted(damaged)}: must be readable '
+        'and fit the files beside them, one at least, or be removed to start '
+        f'again ({durable.reason(damaged[max(damaged)])})'
+      )
+    return None
+
+  def close(self) -> None:
+    """Ends the threads of Orbax; call `wait` before, to have what was saved."""
+    try:
+      self._manager.close()
+    finally:
+      if self._alias != self.folder:
+        self._alias.unlink(missing_ok=True)
+
+  def _move_aside(self, step: int, error: Exception) -> None:
+    target = self.folder.parent / DAMAGED / f'{step}'
+    with processes.together('moving a checkpoint aside'):
+      if processes.is_main():
+        target.parent.mkdir(exist_ok=True)
+        while target.exists():
+          target = target.with_name(target.name + '-again')
+        (self.folder / str(step)).rename(target)
+    self._manager.reload()
+    warnings.warn(
+      f'checkpoint {self.folder / str(step)} is damaged and was moved to '
+      f'{target}; an older one is used ({durable.reason(error)})',
+      DamagedCheckpointWarning,
+      stacklevel=3,
+    )
 
 
-def _move_aside(
-  manager: ocp.CheckpointManager, step: int, error: Exception
-) -> None:
-  folder = pathlib.Path(manager.directory)
-  target = folder.parent / DAMAGED / f'{step}'
-  with processes.together(f'moving {folder / str(step)} aside'):
-    if processes.is_main():
-      target.parent.mkdir(exist_ok=True)
-      while target.exists():
-        target = target.with_name(target.name + '-again')
-      (folder / str(step)).rename(target)
-  manager.reload()
-  warnings.warn(
-    f'checkpoint {folder / str(step)} is damaged and was moved to {target}; '
-    f'an older one is used ({error})',
-    DamagedCheckpointWarning,
-    stacklevel=3,
+def _without_wildcards(folder: pathlib.Path) -> pathlib.Path:
+  """Returns another name of a folder if Orbax would misread its own.
+
+  Orbax looks for the files of a checkpoint with a pattern that begins with the
+  name of the folder. A `[` there finds nothing, and the arrays are lost.
+  """
+  if glob.escape(str(folder)) == str(folder):
+    return folder
+  digest = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+  # The same in all processes of a host, because Orbax may compare it.
+  link = (
+    pathlib.Path(tempfile.gettempdir()) / f'replay_rl-{os.getuid()}-{digest}'
   )
+  try:
+    link.symlink_to(folder, target_is_directory=True)
+  except FileExistsError:
+    if link.resolve() != folder:
+      raise ValueError(
+        f'path = {str(link)!r}: must be a link to {str(folder)!r}; remove it'
+      ) from None
+  return link
+
+
+def _check_arrays(folder: pathlib.Path, num_arrays: int) -> None:
+  """Raises WriteError if the manifest of a checkpoint lacks arrays."""
+  spec = {
+    'driver': 'ocdbt',
+    'base': {'driver': 'file', 'path': f'{folder}/run/'},
+  }
+  keys = tensorstore.KvStore.open(spec).result().list().result()
+  actual = sum(key.endswith(b'.zarray') for key in keys)
+  if actual != num_arrays:
+    raise durable.WriteError(
+      f'arrays of {folder} = {actual}: must be {num_arrays}; the checkpoint is '
+      'not whole'
+    )
 
 
 def _restore(
-  manager: ocp.CheckpointManager, step: int, like: state.RunState
-) -> state.RunState:
-  folder = pathlib.Path(manager.directory) / str(step)
-  with processes.together(f'reading {folder}'):
+  folder: pathlib.Path,
+  like: state.RunState,
+  check_files: Callable[[Marks], None],
+) -> Restored:
+  with processes.together('reading a checkpoint'):
     restored = _read(folder, like)
+    marks = {
+      name: line_file.Mark(*mark) for name, mark in restored['marks'].items()
+    }
+    if processes.is_main():
+      check_files(marks)
   sums = checksums.of_tree(restored['run'])
-  with processes.together(f'checking {folder}'):
+  with processes.together('checking a checkpoint'):
     saved = restored['checksums'].items()
     wrong = [name for name, value in saved if sums[name] != value]
     if wrong:
       raise ValueError(f'wrong checksums = {wrong}: must be none')
-  return restored['run']
+  return Restored(restored['run'], marks)
 
 
 def _read(folder: pathlib.Path, like: state.RunState) -> ocp.args.Composite:
@@ -148,5 +279,6 @@ def _read(folder: pathlib.Path, like: state.RunState) -> ocp.args.Composite:
       args=ocp.args.Composite(
         run=ocp.args.StandardRestore(abstract),
         checksums=ocp.args.JsonRestore(),
+        marks=ocp.args.JsonRestore(),
       ),
     )

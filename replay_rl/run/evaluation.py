@@ -12,6 +12,8 @@ from replay_rl.run import events
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
+_NUM_TOKENS = 16  # Of the text that `is_finite` scores.
+
 
 def prompts_of_seed(
   seed: base.Array, *, task: task_lib.Task, num_prompts: int
@@ -65,6 +67,40 @@ def rewards_of_seed(
     for completions, references in (greedy, sampled)
   )
   return greedy_rewards, sampled_rewards
+
+
+def is_finite(
+  learner: base.LearnerState,
+  hyper: state.Hyper,
+  *,
+  parts: state.Parts,
+  num_rows: int,
+) -> base.Array:
+  """Returns whether a learner can go on, `[]` bool.
+
+  Its weights and the numbers of its optimizer must be finite, and so must the
+  log-probs of a text, since a product of large weights overflows.
+
+  Args:
+    learner: the learner.
+    hyper: the numbers of the run.
+    parts: the functions of the run.
+    num_rows: copies of the text, so that each device of a mesh has a row.
+  """
+  num_tokens = min(_NUM_TOKENS, parts.shape.num_tokens)
+  text = jnp.arange(num_tokens, dtype=jnp.int32) % parts.shape.vocab_size
+  logprobs, _ = parts.bind(hyper).update.logprobs_fn(
+    learner.params, mesh.split_rows(jnp.tile(text, (num_rows, 1)))
+  )
+  return jnp.all(
+    jnp.stack(
+      [
+        jnp.all(jnp.isfinite(leaf))
+        for leaf in (*jax.tree.leaves(learner), logprobs)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+      ]
+    )
+  )
 
 
 def _sample(

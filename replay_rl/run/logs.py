@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 import pathlib
+import time
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ import rich
 import rich.markup
 import rich.progress
 
+from replay_rl.disk import event_file
+from replay_rl.disk import line_file
 from replay_rl.lm import architecture
 from replay_rl.parallel import processes
 from replay_rl.run import events
@@ -72,91 +75,19 @@ def lines(
   return written
 
 
-class LineWriter:
-  """Appends JSON lines, after those of the iterations that a run keeps.
-
-  A run resumes from its last checkpoint and repeats the iterations since then.
-  The writer first deletes the lines of these iterations, so the file of a
-  resumed run equals that of an uninterrupted one.
-  """
-
-  def __init__(self, path: pathlib.Path, iteration: int, *, has_gaps: bool):
-    """Opens the file to continue with the lines of `iteration`.
-
-    Args:
-      path: the file.
-      iteration: the next iteration that the run does.
-      has_gaps: whether the iteration before it may have no line.
-
-    Raises:
-      ValueError: the file does not end with the iteration before it.
-    """
-    size, last = 0, -1
-    if path.exists():
-      with open(path, 'rb') as file:
-        for line in file:
-          of_line = _iteration(line)
-          if of_line >= iteration:
-            break
-          size, last = size + len(line), int(of_line)
-    if last != iteration - 1 and not has_gaps:
-      raise ValueError(
-        f'iterations of {path} = {last + 1}: must be at least the {iteration} '
-        'of the checkpoint; restore the file, or remove later checkpoints'
-      )
-    self._file = open(path, 'r+b' if path.exists() else 'wb')
-    self._file.truncate(size)
-    self._file.seek(0, 2)
-
-  def write(self, **values: Any) -> None:
-    """Appends a line and flushes it; null stands for NaN and infinity."""
-    line = {
-      name: value
-      if not isinstance(value, float) or math.isfinite(value)
-      else None
-      for name, value in values.items()
-    }
-    self._file.write(json.dumps(line, allow_nan=False).encode() + b'\n')
-    self._file.flush()
-
-  def close(self) -> None:
-    """Closes the file."""
-    self._file.close()
-
-
-class TensorBoardWriter:
-  """Writes scalars that TensorBoard shows."""
-
-  def __init__(self, folder: pathlib.Path, iteration: int):
-    """Opens the folder; TensorBoard hides events from `iteration` on."""
-    try:
-      import tensorboardX
-    except ImportError as error:
-      raise ValueError(
-        'logging.tensorboard = True: must be False without the package '
-        'tensorboardX, which the extra [tensorboard] installs'
-      ) from error
-    self._writer = tensorboardX.SummaryWriter(str(folder), purge_step=iteration)
-
-  def write(self, iteration: int, seed: int, **values: Any) -> None:
-    """Writes the finite numbers of one seed; leaves out lists and NaN."""
-    for name, value in values.items():
-      if isinstance(value, (int, float)) and math.isfinite(value):
-        self._writer.add_scalar(f'{name}/seed{seed}', value, iteration)
-
-  def close(self) -> None:
-    """Closes the files."""
-    self._writer.close()
+METRICS, TIMING, SAMPLES = 'metrics.jsonl', 'timing.jsonl', 'samples.jsonl'
 
 
 @dataclasses.dataclass
 class Log:
-  """The files and the progress line of a run, from iteration `first` on."""
+  """The files and the progress line of a run, from iteration `first` on.
 
-  metrics: LineWriter
-  timing: LineWriter
-  samples: LineWriter | None
-  board: TensorBoardWriter | None
+  files: by their names: METRICS, TIMING and perhaps SAMPLES.
+  board: None without TensorBoard.
+  """
+
+  files: Mapping[str, line_file.LineFile]
+  board: event_file.EventFile | None
   progress: rich.progress.Progress
   first: int
   seconds: float = 0.0  # Wall-clock of this process.
@@ -168,13 +99,18 @@ class Log:
       lines: metrics, a line per seed.
       seconds: wall-clock of all seeds together. It has its own file, so that
         the metrics of a repeated run are the same byte for byte.
+
+    Raises:
+      durable.WriteError: a line cannot be written.
     """
     iteration = lines[0]['iteration']
     for line in lines:
-      self.metrics.write(**line)
+      self.files[METRICS].write(**line)
       if self.board is not None:
-        self.board.write(**line)
-    self.timing.write(iteration=iteration, seconds=seconds, process=self.first)
+        self.board.write(**line, seconds=time.time())
+    self.files[TIMING].write(
+      iteration=iteration, seconds=seconds, process=self.first
+    )
     self.seconds += seconds
     self.progress.update(
       rich.progress.TaskID(0),
@@ -185,10 +121,53 @@ class Log:
     )
 
   def write_samples(self, lines: Sequence[dict[str, Any]]) -> None:
-    """Writes sampled rollouts as text."""
-    assert self.samples is not None
+    """Writes sampled rollouts as text.
+
+    Raises:
+      durable.WriteError: a line cannot be written.
+    """
     for line in lines:
-      self.samples.write(**line)
+      self.files[SAMPLES].write(**line)
+
+  def marks(self) -> dict[str, line_file.Mark]:
+    """Returns how far the files are written, once the disk has it.
+
+    Raises:
+      durable.WriteError: the disk does not take it.
+    """
+    return {name: file.mark() for name, file in self.files.items()}
+
+
+def check(folder: pathlib.Path, marks: Mapping[str, line_file.Mark]) -> None:
+  """Raises ValueError if files do not begin with what a checkpoint marked."""
+  for name, mark in marks.items():
+    line_file.check(folder / name, mark)
+
+
+def check_unstarted(
+  folder: pathlib.Path, *, lines_per_iteration: int, every: int
+) -> None:
+  """Raises ValueError if a run without a checkpoint must have had one.
+
+  Such a run starts again and writes the same lines once more. But a folder that
+  lost its checkpoints is no such run.
+
+  Args:
+    folder: of the run.
+    lines_per_iteration: number of seeds.
+    every: iterations from one checkpoint to the next.
+  """
+  path = folder / METRICS
+  if not path.is_file():
+    return
+  done = path.read_bytes().count(b'\n') // lines_per_iteration
+  # The first is on the disk when the second begins.
+  if done > 2 * every:
+    raise ValueError(
+      f'iterations of {path} = {done}: must be at most {2 * every} where '
+      f'{folder} has no checkpoint; restore its checkpoints, or remove the '
+      'folder to start again'
+    )
 
 
 @contextlib.contextmanager
@@ -198,6 +177,7 @@ def open_all(
   name: str,
   num_iterations: int,
   iteration: int,
+  marks: Mapping[str, line_file.Mark],
   tensorboard: bool,
   samples: bool,
 ) -> Iterator[Log]:
@@ -211,15 +191,16 @@ def open_all(
     name: of the run, for the progress line.
     num_iterations: of the whole run.
     iteration: the next iteration that the run does.
+    marks: where the files of a resumed run go on; {} for a new run.
     tensorboard: whether to write TensorBoard files too.
     samples: whether to open a file for samples.
 
   Raises:
-    ValueError: a file lacks lines of earlier iterations, or tensorboardX is not
-      installed.
+    ValueError: a file differs from its mark or cannot be written, or
+      tensorboardX is not installed.
   """
   columns = (
-    rich.progress.TextColumn('{task.description}'),
+    rich.progress.TextColumn('{task.description}', markup=False),
     rich.progress.BarColumn(bar_width=20),
     rich.progress.MofNCompleteColumn(),
     rich.progress.TextColumn('reward {task.fields[reward]:.3f}'),
@@ -232,14 +213,16 @@ def open_all(
     def opened(writer):
       return stack.enter_context(contextlib.closing(writer))
 
-    def lines_of(file, has_gaps=False):
-      return opened(LineWriter(folder / file, iteration, has_gaps=has_gaps))
-
-    metrics, timing = lines_of('metrics.jsonl'), lines_of('timing.jsonl')
-    shown = lines_of('samples.jsonl', has_gaps=True) if samples else None
+    names = [METRICS, TIMING] + [SAMPLES] * samples
+    files = {
+      name: opened(
+        line_file.LineFile(folder / name, marks.get(name, line_file.START))
+      )
+      for name in names
+    }
     board = None
     if tensorboard:
-      board = opened(TensorBoardWriter(folder / 'tensorboard', iteration))
+      board = opened(event_file.EventFile(folder / 'tensorboard', iteration))
     progress = stack.enter_context(rich.progress.Progress(*columns))
     progress.add_task(
       name,
@@ -249,12 +232,4 @@ def open_all(
       tokens=0,
       rate=0.0,
     )
-    yield Log(metrics, timing, shown, board, progress, iteration)
-
-
-def _iteration(line: bytes) -> float:
-  # A half-written or damaged line ends the lines that are kept.
-  try:
-    return json.loads(line)['iteration'] if line.endswith(b'\n') else math.inf
-  except (ValueError, KeyError, TypeError):
-    return math.inf
+    yield Log(files, board, progress, iteration)

@@ -75,7 +75,8 @@ class Programs(NamedTuple):
   evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; a task
     in text gives 1 for a right answer and 0 for a wrong one.
   samples: run -> some rollouts of its buffer.
-  jitted: the compiled functions that these four call, by name: 'init',
+  is_finite: run -> `[S]` bool, see `evaluation.is_finite`.
+  jitted: the compiled functions that the first four call, by name: 'init',
     'samples', 'evaluate', and either 'cycle' or 'generate', 'remember' and
     'learn'. Without a mesh for the sampler, each can be lowered alone.
   """
@@ -86,6 +87,7 @@ class Programs(NamedTuple):
   ]
   evaluate: Callable[[state.RunState], tuple[base.Array, base.Array]]
   samples: Callable[[state.RunState], samples_lib.Shown]
+  is_finite: Callable[[state.RunState], base.Array]
   jitted: Mapping[str, Any]
 
 
@@ -127,7 +129,21 @@ def build(
     actions, separate = make.actions(task)
     jitted |= separate
     cycle = functools.partial(events_lib.cycle, actions=actions)
-  return Programs(jitted['init'], cycle, evaluate, jitted['samples'], jitted)
+  is_finite = make.program(
+    functools.partial(
+      evaluation.is_finite,
+      parts=parts,
+      num_rows=mesh_lib.num_parts(settings.mesh, 'rows'),
+    )
+  )
+  return Programs(
+    init=jitted['init'],
+    cycle=cycle,
+    evaluate=evaluate,
+    samples=jitted['samples'],
+    is_finite=lambda run: is_finite(run.learner, run.hyper),
+    jitted=jitted,
+  )
 
 
 def over_seeds(vmap: bool, function: Callable, *args: base.PyTree) -> Any:

@@ -1,20 +1,16 @@
 """The supervised warm start: a base model that imitates the task's teacher.
 
 It replaces a pretrained checkpoint. It is deterministic, and its weights are
-cached under a hash of settings, source code and compiler.
+cached under a hash of settings, source code and packages.
 """
 
 import functools
 import hashlib
 import inspect
 import json
-import os
 import pathlib
-import types
 import warnings
-import zipfile
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,9 +20,13 @@ import optax
 
 from replay_rl import base
 from replay_rl import rng
+from replay_rl.disk import array_file
+from replay_rl.lm import model
 from replay_rl.lm import scoring
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.parallel import processes
+from replay_rl.provenance import environment
+from replay_rl.provenance import sources
 from replay_rl.rl import losses
 from replay_rl.rl import optimizers
 from replay_rl.run import learner
@@ -151,7 +151,12 @@ def load_or_train(
   path = folder / f'{fingerprint(settings, task)}.npz'
   stored = None
   if processes.is_main() and path.exists():
-    stored = _read(path, len(jax.tree.leaves(like)))
+    try:
+      stored = array_file.read(path, jax.tree.leaves(like))
+    except ValueError as error:
+      warnings.warn(
+        f'the cached warm start is trained again: {error}', stacklevel=2
+      )
   if processes.any_process(stored is not None):
     leaves, structure = jax.tree.flatten(like)
     if stored is None:
@@ -162,69 +167,29 @@ def load_or_train(
   trained = train_fn()
   with processes.together('writing the warm start'):
     if processes.is_main():
-      _write(path, [np.asarray(leaf) for leaf in jax.tree.leaves(trained)])
+      array_file.write(
+        path, [np.asarray(leaf) for leaf in jax.tree.leaves(trained)]
+      )
   return trained
 
 
-def _read(path: pathlib.Path, num_leaves: int) -> list[np.ndarray] | None:
-  try:
-    # np.load would leave a damaged file open.
-    with open(path, 'rb') as file, np.load(file) as stored:
-      return [stored[f'arr_{i}'] for i in range(num_leaves)]
-  except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-    warnings.warn(
-      f'cached warm start {path} cannot be read and is trained again: {error}',
-      stacklevel=3,
-    )
-    return None
-
-
-def _write(path: pathlib.Path, leaves: list[np.ndarray]) -> None:
-  partial = path.with_suffix(f'.{os.getpid()}.partial')
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(partial, 'wb') as file:
-      np.savez(file, *leaves)
-    partial.replace(path)
-  except OSError as error:
-    raise ValueError(
-      f'cache_dir = {str(path.parent)!r}: must be a folder that can be written '
-      f'({error})'
-    ) from error
-
-
 def fingerprint(settings: dict[str, Any], task: task_lib.Task) -> str:
-  """Returns a hash of the settings, the code, JAX's version and the backend.
+  """Returns a hash of the settings, the code, the packages and the backend.
 
-  The code is `train` and all modules of this package that the learner, the
-  scoring of tokens, the optimizers, the losses and the task import.
+  The code is `train` and all modules, of this package and of the user, that the
+  model, the learner, the optimizers, the losses and the task import.
   """
   teacher = task.teacher_fn
   while isinstance(teacher, functools.partial):
     teacher = teacher.func
   task_module = inspect.getmodule(teacher)
-  roots = (rng, losses, learner, scoring, optimizers, task_module)
-  parts = [json.dumps(settings, sort_keys=True), jax.__version__]
-  parts += [jax.default_backend(), inspect.getsource(train)]
-  parts += [inspect.getsource(module) for module in _imported(roots)]
+  roots = (rng, model, scoring, losses, learner, optimizers, task_module)
+  parts = [
+    json.dumps(settings, sort_keys=True),
+    jax.default_backend(),
+    json.dumps(environment.numerics(), sort_keys=True),
+    json.dumps(environment.versions(is_in_text=False), sort_keys=True),
+    *(inspect.getsource(function) for function in (train, _as_batch)),
+    *(inspect.getsource(module) for module in sources.imported(roots)),
+  ]
   return hashlib.sha256('\0'.join(parts).encode()).hexdigest()[:20]
-
-
-def _imported(
-  roots: Sequence[types.ModuleType | None],
-) -> list[types.ModuleType]:
-  """Returns these and the modules of this package that they import, sorted."""
-  package = __name__.partition('.')[0] + '.'
-  modules, waiting = {}, list(roots)
-  while waiting:
-    module = waiting.pop()
-    if module is None or module.__name__ in modules:
-      continue
-    modules[module.__name__] = module
-    waiting += [
-      value
-      for value in vars(module).values()
-      if isinstance(value, types.ModuleType)
-      and value.__name__.startswith(package)
-    ]
-  return [modules[name] for name in sorted(modules)]

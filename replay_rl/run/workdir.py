@@ -1,35 +1,37 @@
-"""The folder of a run: its config, and the lock of the process that trains."""
+"""The folder of a run: what the run is made of, and the lock of its process."""
 
 import contextlib
 import fcntl
 import json
-import os
 import pathlib
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 from flax import traverse_util
+
+from replay_rl.disk import durable
+from replay_rl.provenance import environment
+from replay_rl.provenance import sources
 
 CONFIG = 'config.json'
 # Sections of the config that may change when a run resumes, because they change
-# its results only by rounding.
-_MAY_CHANGE = ('mesh.',)
-_PACKAGES = (
-  'replay_rl',
-  'jax',
-  'jaxlib',
-  'flax',
-  'optax',
-  'orbax-checkpoint',
-  'chex',
-  'ml_collections',
-  'numpy',
+# its results only by rounding, or not at all.
+_MAY_CHANGE = ('mesh.', 'cache_dir', 'text.num_workers')
+# Limits that may rise: what a run did below them stays as it is.
+_MAY_RISE = (
+  'num_iterations',
+  'checkpoint.every',
+  'checkpoint.keep',
+  'text.answer_timeout',
+  'text.max_answer_chars',
+  'text.memory_limit',
 )
+# Parts of the record -> what a difference means.
+_OF_CODE = ('functions', 'sources', 'versions')
+_OF_MACHINE = ('environment', 'hardware')
+_NUM_SHOWN = 5  # Differences in a message.
 
 
 @contextlib.contextmanager
@@ -59,102 +61,155 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def claim(
-  folder: pathlib.Path, config: dict[str, Any], functions: dict[str, Any]
-) -> list[str]:
-  """Writes the config into a new folder, or checks that the folder has it.
+def record(
+  config: dict[str, Any],
+  *,
+  functions: Mapping[str, Any],
+  modules: Mapping[str, str],
+  data: Mapping[str, str],
+) -> dict[str, Any]:
+  """Returns what a run is made of, as plain JSON.
 
-  The mesh may differ: a run can resume with more or fewer devices.
+  Args:
+    config: all fields of the config, nested, as plain JSON values.
+    functions: `build.Experiment.records`.
+    modules: `sources.of_users` of its functions.
+    data: hashes of the contents that it reads, such as those of its problems.
+  """
+  made_of = {
+    'config': config,
+    'functions': functions,
+    'sources': {**sources.of_package(), **modules},
+    'data': data,
+    'versions': environment.versions(is_in_text=bool(config.get('text'))),
+    'environment': environment.numerics(),
+    'hardware': environment.hardware(),
+    'commit': environment.commit(),
+    'command': sys.argv,
+    'changes': [],
+  }
+  return json.loads(json.dumps(made_of))  # Turns tuples into lists.
+
+
+def claim(
+  folder: pathlib.Path,
+  made_of: dict[str, Any],
+  *,
+  allow_code_change: bool,
+) -> list[str]:
+  """Writes the record of a run into a new folder, or compares it.
+
+  Some settings may change, see `_MAY_CHANGE` and `_MAY_RISE`. The record then
+  holds the new ones, and what they were is added to its 'changes'.
 
   Args:
     folder: of the run.
-    config: all fields of the config, nested, as plain JSON values.
-    functions: `build.Experiment.records`.
+    made_of: see `record`.
+    allow_code_change: whether the code and the packages may differ.
 
   Returns:
-    Changes of the mesh and of package versions, with which the run may not
-    repeat bit for bit.
+    Changes with which the run may not repeat bit for bit.
 
   Raises:
-    ValueError: the folder holds a run with another config or other functions.
+    ValueError: the folder holds a run with another config, other code or other
+      data, or its record cannot be read.
+    durable.WriteError: the record cannot be written.
   """
   path = folder / CONFIG
-  devices = jax.devices()
-  record = {
-    'config': config,
-    'functions': functions,
-    'versions': versions(),
-    'commit': _commit(),
-    'hardware': f'{len(devices)} x {devices[0].device_kind}, '
-    f'{os.cpu_count()} CPU cores, {platform.machine()}',
-    'command': sys.argv,
-  }
-  record = json.loads(json.dumps(record))  # Turns tuples into lists.
   if not path.exists():
-    partial = path.with_suffix('.partial')
-    partial.write_text(json.dumps(record, indent=2) + '\n')
-    partial.replace(path)
+    _write(path, made_of)
     return []
-  before = json.loads(path.read_text())
-  old, new = (
-    traverse_util.flatten_dict(one['config'], sep='.')
-    for one in (before, record)
-  )
-  differing = _differing(old, new)
-  changed = [name for name in differing if not name.startswith(_MAY_CHANGE)]
-  _refuse(folder, 'config', changed, old, new)
-  was, now = before.get('functions', {}), record['functions']
-  _refuse(folder, 'functions', _differing(was, now), was, now)
-  was, now = before['versions'], record['versions']
-  old, new = old | was, new | now
-  differing += [name for name in now if now[name] != was.get(name)]
+  before = _read(path, made_of)
+  differing = _differing(before, made_of)
+  _refuse(folder, 'config', _refused(differing['config']))
+  _refuse(folder, 'data', differing['data'])
+  for part in _OF_CODE * (not allow_code_change):
+    _refuse(
+      folder,
+      part,
+      differing[part],
+      '; --allow_code_change goes on, and records it',
+    )
+  changes = {part: pairs for part, pairs in differing.items() if pairs}
+  if not changes:
+    return []
+  steps = [
+    int(x.name) for x in folder.glob('checkpoints/*') if x.name.isdigit()
+  ]
+  change = {'newest_checkpoint': max(steps, default=0)} | changes
+  _write(path, made_of | {'changes': [*before['changes'], change]})
   return [
-    f'{name} is {new.get(name)} now, was {old.get(name)}' for name in differing
+    f'{name} is {now!r} now, was {was!r}'
+    for pairs in changes.values()
+    for name, (was, now) in list(pairs.items())[:_NUM_SHOWN]
   ]
 
 
-def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-  return [
+def _write(path: pathlib.Path, made_of: dict[str, Any]) -> None:
+  durable.write(path, (json.dumps(made_of, indent=2) + '\n').encode())
+
+
+def _read(path: pathlib.Path, like: dict[str, Any]) -> dict[str, Any]:
+  advice = 'restore it, or train in another folder'
+  before = durable.read_json(path, advice=advice)
+  names = before if isinstance(before, dict) else {}
+  lacking = [
     name
-    for name in sorted(old.keys() | new.keys())
-    if old.get(name) != new.get(name)
+    for name, value in like.items()
+    if not isinstance(names.get(name), type(value))
   ]
+  if lacking:
+    raise ValueError(
+      f'parts that {path} lacks = {lacking}: must be none; {advice}'
+    )
+  return before
+
+
+def _differing(
+  before: dict[str, Any], now: dict[str, Any]
+) -> dict[str, dict[str, tuple[Any, Any]]]:
+  """Returns for each part of two records what was, and what is now."""
+  differing = {}
+  for part in ('config', 'data', *_OF_CODE, *_OF_MACHINE):
+    old, new = before[part], now[part]
+    if not isinstance(old, dict):
+      old, new = {part: old}, {part: new}
+    elif part == 'config':
+      old, new = (
+        traverse_util.flatten_dict(x, keep_empty_nodes=True, sep='.')
+        for x in (old, new)
+      )
+    differing[part] = {
+      name: (old.get(name), new.get(name))
+      for name in sorted(old.keys() | new.keys())
+      if old.get(name) != new.get(name)
+    }
+  return differing
+
+
+def _refused(pairs: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+  """Returns the changes of the config that may not be."""
+  return {
+    name: (was, now)
+    for name, (was, now) in pairs.items()
+    if not name.startswith(_MAY_CHANGE)
+    and not (name in _MAY_RISE and None not in (was, now) and now > was)
+  }
 
 
 def _refuse(
   folder: pathlib.Path,
   what: str,
-  names: list[str],
-  old: dict[str, Any],
-  new: dict[str, Any],
+  pairs: dict[str, tuple[Any, Any]],
+  advice: str = '',
 ) -> None:
-  if names:
-    changes = '; '.join(
-      f'{name} = {new.get(name)!r} (there: {old.get(name)!r})' for name in names
-    )
+  if pairs:
+    changes = [
+      f'{name} = {now!r} (there: {was!r})' for name, (was, now) in pairs.items()
+    ]
+    more = len(changes) - _NUM_SHOWN
+    text = '; '.join(changes[:_NUM_SHOWN]) + f'; and {more} more' * (more > 0)
     raise ValueError(
       f'workdir = {str(folder)!r}: must be another folder, or have the {what} '
-      f'of the run that it holds; {changes}'
+      f'of the run that it holds; {text}{advice}'
     )
-
-
-def versions() -> dict[str, str | None]:
-  """Returns the versions of Python and of `_PACKAGES`; None if missing."""
-  installed = {}
-  for name in _PACKAGES:
-    try:
-      installed[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-      installed[name] = None
-  return installed | {'python': platform.python_version()}
-
-
-def _commit() -> str:
-  command = ['git', 'describe', '--always', '--dirty', '--abbrev=40']
-  here = pathlib.Path(__file__).parent
-  try:
-    return subprocess.check_output(
-      command, cwd=here, stderr=subprocess.DEVNULL, text=True
-    ).strip()
-  except (OSError, subprocess.CalledProcessError):
-    return 'unknown'

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Annotated
 from typing import NamedTuple
 
@@ -98,6 +99,7 @@ class TextTask:
     reference_fn: the right answer to the problem of a row number.
     statuses: what the verifier may say of a response.
     notes: what a user should know of the data, a line each.
+    sources: hashes of the contents that it read, by what they are.
     close_fn: ends the processes that judge.
   """
 
@@ -109,6 +111,7 @@ class TextTask:
   decode_fn: Callable[[np.ndarray], str]
   statuses: tuple[str, ...]
   notes: tuple[str, ...]
+  sources: Mapping[str, str]
   close_fn: Callable[[], None]
 
 
@@ -122,6 +125,11 @@ def in_jax(task: Task | TextTask) -> Task:
 def notes(task: Task | TextTask) -> tuple[str, ...]:
   """Returns what a user should know of the data, a line each."""
   return task.notes if isinstance(task, TextTask) else ()
+
+
+def sources(task: Task | TextTask) -> Mapping[str, str]:
+  """Returns hashes of the contents that a task read; {} if it read none."""
+  return task.sources if isinstance(task, TextTask) else {}
 
 
 def close(task: Task | TextTask) -> None:

@@ -1,6 +1,8 @@
 """Tests of checkpoints."""
 
+import gc
 import pathlib
+import resource
 import warnings
 from unittest import mock
 
@@ -9,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from absl.testing import parameterized
 
+from replay_rl.disk import durable
+from replay_rl.disk import line_file
 from replay_rl.run import checkpoint
 from replay_rl.run import state
 from tests.run import tiny_run
@@ -33,11 +37,20 @@ class CheckpointTest(parameterized.TestCase):
     self.folder = pathlib.Path(self.create_tempdir().full_path) / 'checkpoints'
 
   def _saved(self, steps, keep=3):
-    manager = checkpoint.open_folder(self.folder, keep=keep)
+    checkpoints = self._opened(keep)
     for step in steps:
-      checkpoint.save(manager, self._at(step))
-    manager.wait_until_finished()
-    return manager
+      checkpoints.save(self._at(step), {'a': line_file.Mark(step, 'f')})
+    checkpoints.wait()
+    return checkpoints
+
+  def _opened(self, keep=3):
+    checkpoints = checkpoint.Checkpoints(self.folder, keep=keep)
+    self.addCleanup(checkpoints.close)
+    return checkpoints
+
+  def _restored(self, checkpoints):
+    restored = checkpoints.restore_latest(self.run_state, lambda marks: None)
+    return restored and restored.run
 
   def _at(self, step):
     counter = jnp.full((2,), step, jnp.int32)
@@ -48,8 +61,8 @@ class CheckpointTest(parameterized.TestCase):
     return self.run_state._replace(clock=clock, buffer=stored)
 
   def test_restores_every_array_bit_for_bit_with_its_type(self):
-    manager = self._saved([2, 4])
-    restored = checkpoint.restore_latest(manager, self.run_state)
+    checkpoints = self._saved([2, 4])
+    restored = self._restored(checkpoints)
     chex.assert_trees_all_equal_shapes_and_dtypes(restored, self.run_state)
     chex.assert_trees_all_equal(restored, self._at(4))
 
@@ -62,45 +75,44 @@ class CheckpointTest(parameterized.TestCase):
     self.run_state = self.run_state._replace(
       buffer=self.run_state.buffer._replace(rollouts=rollouts)
     )
-    restored = checkpoint.restore_latest(self._saved([2]), self.run_state)
+    restored = self._restored(self._saved([2]))
     chex.assert_trees_all_equal(restored, self._at(2))
     for leaf in jax.tree.leaves(restored.buffer.rollouts):
       self.assertEqual(leaf.sharding.memory_kind, 'pinned_host')
 
   def test_an_empty_folder_holds_no_run(self):
-    manager = checkpoint.open_folder(self.folder, keep=1)
-    self.assertIsNone(checkpoint.restore_latest(manager, self.run_state))
+    self.assertIsNone(self._restored(self._opened()))
 
   def test_only_the_newest_stay(self):
-    self.assertEqual(self._saved([1, 2, 3, 4], keep=2).all_steps(), [3, 4])
+    self.assertEqual(self._saved([1, 2, 3, 4], keep=2).steps(), [3, 4])
 
   def test_what_is_saved_does_not_change_when_the_run_is_donated(self):
-    manager = checkpoint.open_folder(self.folder, keep=1)
+    checkpoints = self._opened(keep=1)
     run = jax.tree.map(jnp.copy, self._at(1))
     overwrite = jax.jit(
       lambda run: jax.tree.map(jnp.zeros_like, run), donate_argnums=0
     )
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # Leaves that cannot be donated.
-      checkpoint.save(manager, run)
+      checkpoints.save(run, {})
       jax.block_until_ready(overwrite(run))
-    manager.wait_until_finished()
-    restored = checkpoint.restore_latest(manager, self.run_state)
+    checkpoints.wait()
+    restored = self._restored(checkpoints)
     chex.assert_trees_all_equal(restored, self._at(1))
 
   def test_where_none_can_be_read_it_says_so_and_moves_nothing(self):
-    manager = self._saved([2, 4])
+    checkpoints = self._saved([2, 4])
     failing = mock.patch.object(
       checkpoint, '_restore', side_effect=OSError('unreadable')
     )
     with (
       failing,
       self.assertRaisesRegex(
-        ValueError, r'= \[2, 4\]: must be readable, .*\(unreadable\)'
+        ValueError, r'= \[2, 4\]: must be readable .*\(unreadable\)'
       ),
     ):
-      checkpoint.restore_latest(manager, self.run_state)
-    self.assertEqual(manager.all_steps(), [2, 4])
+      self._restored(checkpoints)
+    self.assertEqual(checkpoints.steps(), [2, 4])
     self.assertFalse((self.folder.parent / checkpoint.DAMAGED).exists())
 
   @parameterized.parameters('flipped', 'cut', 'lost', 'no commit')
@@ -122,13 +134,98 @@ class CheckpointTest(parameterized.TestCase):
       for path in files:
         if path.name in ('_METADATA', '_CHECKPOINT_METADATA'):
           path.unlink()
-    manager = checkpoint.open_folder(self.folder, keep=3)
+    checkpoints = self._opened()
     with self.assertWarnsRegex(checkpoint.DamagedCheckpointWarning, 'damaged'):
-      restored = checkpoint.restore_latest(manager, self.run_state)
+      restored = self._restored(checkpoints)
     chex.assert_trees_all_equal(restored, self._at(2))
     self.assertTrue((self.folder.parent / checkpoint.DAMAGED / '4').exists())
     # The run goes on and saves the same step again.
-    checkpoint.save(manager, self._at(4))
-    manager.wait_until_finished()
-    restored = checkpoint.restore_latest(manager, self.run_state)
+    checkpoints.save(self._at(4), {})
+    checkpoints.wait()
+    restored = self._restored(checkpoints)
     chex.assert_trees_all_equal(restored, self._at(4))
+
+  def test_the_marks_come_back_and_are_checked_from_the_newest_on(self):
+    checkpoints = self._saved([2, 4])
+    seen = []
+
+    def check(marks):
+      seen.append(marks)
+      if marks['a'].num_bytes == 4:
+        raise ValueError('line 7 unreadable')
+
+    with self.assertWarnsRegex(
+      checkpoint.DamagedCheckpointWarning, r'older one is used \(line 7 unread'
+    ):
+      restored = checkpoints.restore_latest(self.run_state, check)
+    chex.assert_trees_all_equal(restored.run, self._at(2))
+    self.assertEqual(restored.marks, {'a': line_file.Mark(2, 'f')})
+    self.assertEqual(
+      seen, [{'a': line_file.Mark(4, 'f')}, {'a': line_file.Mark(2, 'f')}]
+    )
+    self.assertEqual(checkpoints.steps(), [2])
+
+  @parameterized.parameters('a[b]c', 'a?', 'a*[x', '[/x]')
+  def test_a_name_with_wildcards_keeps_its_checkpoints(self, name):
+    self.folder = self.folder.parent / name / 'checkpoints'
+    self._saved([2]).close()
+    checkpoints = self._opened()
+    chex.assert_trees_all_equal(self._restored(checkpoints), self._at(2))
+    checkpoints.close()
+    self.assertEqual(checkpoints.steps(), [2])
+
+  def test_a_checkpoint_that_lacks_arrays_is_not_called_saved(self):
+    # As Orbax does in a folder with a bracket in its name.
+    unchanged = mock.patch.object(
+      checkpoint, '_without_wildcards', lambda folder: folder
+    )
+    self.folder = self.folder.parent / 'a[b]' / 'checkpoints'
+    with (
+      unchanged,
+      self.assertRaisesRegex(durable.WriteError, r'arrays of .*/2 = 0: must'),
+    ):
+      self._saved([2])
+
+  def test_a_step_that_orbax_would_skip_is_an_error(self):
+    checkpoints = self._saved([4])
+    with self.assertRaisesRegex(durable.WriteError, r'a new checkpoint.*\[4\]'):
+      checkpoints.save(self._at(3), {})
+
+  def test_a_file_in_the_place_of_the_folder_is_refused(self):
+    self.folder.write_text('')
+    with self.assertRaisesRegex(ValueError, 'must be a folder; move that file'):
+      self._opened()
+
+  def test_a_save_leaves_nothing_in_memory(self):
+    checkpoints = self._opened(keep=1)
+
+    def num_objects(first, last):
+      for step in range(first, last):
+        checkpoints.save(self._at(step), {})
+      checkpoints.wait()
+      gc.collect()
+      return len(gc.get_objects())
+
+    before = num_objects(1, 12)
+    # TensorStore's statistics were 24 lists and dicts for each save.
+    self.assertLess((num_objects(12, 32) - before) / 20, 12)
+
+  def test_a_full_disk_is_one_line_and_the_checkpoint_before_remains(self):
+    checkpoints = self._saved([2])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+      with self.assertRaisesRegex(
+        durable.WriteError,
+        r'/4.: must be writable \(File too large\); it needs',
+      ):
+        checkpoints.save(self._at(4), {})
+        checkpoints.wait()
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    checkpoints.close()
+    checkpoints = self._opened()
+    chex.assert_trees_all_equal(self._restored(checkpoints), self._at(2))
+    checkpoints.save(self._at(4), {})
+    checkpoints.wait()
+    self.assertCountEqual([x.name for x in self.folder.iterdir()], ['2', '4'])

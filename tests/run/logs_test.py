@@ -1,5 +1,7 @@
 """Tests of what a run writes."""
 
+import contextlib
+import io
 import json
 import math
 import pathlib
@@ -7,7 +9,6 @@ import pathlib
 import jax
 import jax.numpy as jnp
 from absl.testing import absltest
-from absl.testing import parameterized
 
 from replay_rl.run import events
 from replay_rl.run import ledger
@@ -15,68 +16,6 @@ from replay_rl.run import logs
 from replay_rl.run import metrics
 from replay_rl.run import state
 from tests.run import tiny_run
-
-
-class LineWriterTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.path = pathlib.Path(self.create_tempdir().full_path) / 'lines.jsonl'
-
-  def _write(self, first, iterations):
-    writer = logs.LineWriter(self.path, first, has_gaps=False)
-    for iteration in iterations:
-      for seed in range(2):
-        writer.write(iteration=iteration, seed=seed, value=iteration / 3)
-    writer.close()
-
-  def test_a_resumed_file_equals_an_uninterrupted_one(self):
-    self._write(0, range(6))
-    whole = self.path.read_bytes()
-    for cut in (0, 1, 40, 41, 170, len(whole) - 1, len(whole)):
-      # All lines of iterations 0 to 2 are there, and some of those after.
-      kept = b''.join(whole.splitlines(keepends=True)[:6])
-      self.path.write_bytes(kept + whole[len(kept) : len(kept) + cut])
-      self._write(3, range(3, 6))
-      self.assertEqual(self.path.read_bytes(), whole)
-
-  def test_lines_that_are_missing_are_an_error_and_nothing_is_lost(self):
-    self._write(0, range(4))
-    lines = self.path.read_bytes().splitlines(keepends=True)
-    damaged = b''.join([*lines[:2], b'{"iter\n', *lines[3:]])
-    self.path.write_bytes(damaged)
-    with self.assertRaisesRegex(
-      ValueError, '= 1: must be at least the 3 of the checkpoint'
-    ):
-      logs.LineWriter(self.path, 3, has_gaps=False)
-    self.assertEqual(self.path.read_bytes(), damaged)
-
-  def test_a_missing_file_of_a_resumed_run_is_an_error(self):
-    with self.assertRaisesRegex(
-      ValueError, '= 0: must be at least the 3 of the checkpoint'
-    ):
-      logs.LineWriter(self.path, 3, has_gaps=False)
-
-  def test_lines_with_gaps_between_them_are_cut_to_where_the_run_is(self):
-    for iteration in (1, 4, 7):
-      writer = logs.LineWriter(self.path, iteration, has_gaps=True)
-      writer.write(iteration=iteration)
-      writer.close()
-    whole = self.path.read_bytes()
-    logs.LineWriter(self.path, 8, has_gaps=True).close()
-    self.assertEqual(self.path.read_bytes(), whole)
-    logs.LineWriter(self.path, 7, has_gaps=True).close()
-    self.assertEqual(
-      self.path.read_text(), '{"iteration": 1}\n{"iteration": 4}\n'
-    )
-
-  def test_what_is_not_finite_is_written_as_null(self):
-    writer = logs.LineWriter(self.path, 0, has_gaps=False)
-    writer.write(iteration=0, a=math.nan, b=math.inf, c=[1, 2], d=1.5)
-    writer.close()
-    self.assertEqual(
-      json.loads(self.path.read_text()),
-      {'iteration': 0, 'a': None, 'b': None, 'c': [1, 2], 'd': 1.5},
-    )
 
 
 class LinesTest(absltest.TestCase):
@@ -157,6 +96,7 @@ class LogTest(absltest.TestCase):
       name='arm',
       num_iterations=1,
       iteration=0,
+      marks={},
       tensorboard=True,
       samples=True,
     ) as log:
@@ -167,6 +107,11 @@ class LogTest(absltest.TestCase):
       ]
       log.write(lines, seconds=2.0)
       log.write_samples([{'iteration': 0, 'prompt': '1+1', 'reward': 1.0}])
+      marks = log.marks()
+    logs.check(folder, marks)
+    self.assertCountEqual(
+      marks, ['metrics.jsonl', 'timing.jsonl', 'samples.jsonl']
+    )
     written = (folder / 'metrics.jsonl').read_text().splitlines()
     self.assertEqual([json.loads(line)['seed'] for line in written], [3, 4])
     self.assertNotIn('seconds', written[0])
@@ -180,3 +125,35 @@ class LogTest(absltest.TestCase):
     )
     (written,) = (folder / 'tensorboard').iterdir()
     self.assertIn(b'reward/seed4', written.read_bytes())
+
+  def test_a_name_with_markup_is_shown_as_it_is(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    printed = io.StringIO()
+    with (
+      contextlib.redirect_stdout(printed),
+      logs.open_all(
+        folder,
+        name='a[/x][bold]b',
+        num_iterations=1,
+        iteration=0,
+        marks={},
+        tensorboard=False,
+        samples=False,
+      ),
+    ):
+      pass
+    self.assertIn('a[/x][bold]b', printed.getvalue())
+
+
+class UnstartedTest(absltest.TestCase):
+  def test_a_folder_that_lost_its_checkpoints_is_refused(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    logs.check_unstarted(folder, lines_per_iteration=2, every=3)
+    path = folder / 'metrics.jsonl'
+    path.write_text('{}\n' * 12)
+    logs.check_unstarted(folder, lines_per_iteration=2, every=3)
+    path.write_text('{}\n' * 14)
+    with self.assertRaisesRegex(
+      ValueError, '= 7: must be at most 6 where .* has no checkpoint; restore'
+    ):
+      logs.check_unstarted(folder, lines_per_iteration=2, every=3)

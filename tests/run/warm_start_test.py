@@ -8,6 +8,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.run import build
@@ -81,13 +82,26 @@ class LoadOrTrainTest(parameterized.TestCase):
     weights = _weights(config)
     (path,) = pathlib.Path(config.cache_dir).rglob('*.npz')
     path.write_bytes(path.read_bytes()[:100])
-    with self.assertWarnsRegex(UserWarning, 'cannot be read'):
+    with self.assertWarnsRegex(UserWarning, 'is trained again: path = '):
+      self.assertTrue(_is_equal(weights, _weights(config)))
+    path.write_bytes(b'')
+    with self.assertWarnsRegex(UserWarning, 'is trained again: path = '):
+      self.assertTrue(_is_equal(weights, _weights(config)))
+
+  def test_a_cache_with_other_values_is_made_again_with_a_warning(self):
+    config = self._config()
+    weights = _weights(config)
+    (path,) = pathlib.Path(config.cache_dir).rglob('*.npz')
+    with np.load(path) as stored:
+      arrays = dict(stored)
+    np.savez(path, **(arrays | {'arr_0': arrays['arr_0'] + 1}))
+    with self.assertWarnsRegex(UserWarning, 'is trained again: checksum in '):
       self.assertTrue(_is_equal(weights, _weights(config)))
 
   def test_a_cache_that_cannot_be_written_is_named(self):
     config = self._config()
     config.cache_dir = self.create_tempfile('file').full_path
-    with self.assertRaisesRegex(ValueError, '^cache_dir = '):
+    with self.assertRaisesRegex(ValueError, '^path = .*: must be writable'):
       _weights(config)
 
 

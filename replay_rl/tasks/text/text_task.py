@@ -127,6 +127,7 @@ def make(
     decode_fn=functools.partial(words.decode, skip_special=False),
     statuses=tuple(_as_name(status) for status in verifier.STATUSES),
     notes=tuple(notes),
+    sources={},
     close_fn=lambda: (
       verifier_fn().close() if verifier_fn.cache_info().currsize else None
     ),

@@ -1,0 +1,1 @@
+"""Files that survive a crash, and one line where the disk refuses them."""

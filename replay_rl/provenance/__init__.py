@@ -1,0 +1,1 @@
+"""What the result of a run depends on besides its config."""
