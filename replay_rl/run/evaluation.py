@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+import optax
 
 from replay_rl import base
 from replay_rl import rng
@@ -78,8 +79,9 @@ def is_finite(
 ) -> base.Array:
   """Returns whether a learner can go on, `[]` bool.
 
-  Its weights and the numbers of its optimizer must be finite, and so must the
-  log-probs of a text, since a product of large weights overflows.
+  Its weights, their norm and the numbers of its optimizer must be finite, and
+  so must the log-probs of a text. Large weights alone do not show in these,
+  because RMSNorm divides by an infinite norm.
 
   Args:
     learner: the learner.
@@ -96,7 +98,11 @@ def is_finite(
     jnp.stack(
       [
         jnp.all(jnp.isfinite(leaf))
-        for leaf in (*jax.tree.leaves(learner), logprobs)
+        for leaf in (
+          *jax.tree.leaves(learner),
+          optax.tree.norm(learner.params),
+          logprobs,
+        )
         if jnp.issubdtype(leaf.dtype, jnp.inexact)
       ]
     )
