@@ -9,7 +9,15 @@ from absl.testing import absltest
 PACKAGE = pathlib.Path(__file__).parents[1] / 'replay_rl'
 # A part imports parts of its own line, and of the lines above it.
 LAYERS = (
-  ('base', 'rng', 'constants', 'choices', 'overrides', 'command_line'),
+  (
+    'base',
+    'rng',
+    'constants',
+    'choices',
+    'overrides',
+    'command_line',
+    'json_files',
+  ),
   ('parallel', 'disk', 'provenance'),
   ('replay', 'rl', 'lm', 'tasks'),
   ('run',),

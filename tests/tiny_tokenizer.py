@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from tokenizers import processors
 from tokenizers import trainers
 
-from replay_rl.lm import tokenizer
+from replay_rl.lm import tokenizer_files
 
 TEXTS = (
   'How many apples are there? There are 12 apples and 7 pears.',
@@ -47,7 +47,7 @@ def write(folder: pathlib.Path) -> None:
   backend.pre_tokenizer = pre_tokenizers.Sequence(
     [
       pre_tokenizers.Split(
-        tokenizers.Regex(tokenizer.QWEN_SPLIT), behavior='isolated'
+        tokenizers.Regex(tokenizer_files.QWEN_SPLIT), behavior='isolated'
       ),
       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ]
@@ -67,6 +67,8 @@ def write(folder: pathlib.Path) -> None:
       'tokenizer_class': 'Qwen2Tokenizer',
       'chat_template': TEMPLATE,
       'bos_token': None,
+      # It goes before what the post-processor of tokenizer.json adds.
+      'add_bos_token': False,
       'eos_token': {'__type': 'AddedToken', 'content': '<|stop|>'},
       'pad_token': '<|end|>',
       'added_tokens_decoder': {
@@ -89,7 +91,7 @@ def write(folder: pathlib.Path) -> None:
     backend.add_tokens(
       [tokenizers.AddedToken(token, normalized=False, special=token != THINK)]
     )
-  # Published files can add a token and set limits; the loader ignores both.
+  # Published files can set limits too; the loader ignores these.
   backend.post_processor = processors.TemplateProcessing(
     single='<|start|> $A', special_tokens=[('<|start|>', START)]
   )

@@ -7,10 +7,14 @@ clock. Templates are code from elsewhere, so they run in Jinja's sandbox.
 
 import functools
 import json
+import os
 import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+
+from replay_rl import constants
+from replay_rl.lm.hf import files as hf_files
 
 try:
   import jinja2
@@ -22,6 +26,9 @@ except ImportError as error:
   raise ImportError(
     "package = 'jinja2': must be installed; pip install -e '.[math]'"
   ) from error
+
+# Variables that `render` sets.
+RESERVED = ('messages', 'add_generation_prompt')
 
 
 def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
@@ -36,15 +43,34 @@ def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
     config: the content of `tokenizer_config.json`.
 
   Raises:
-    ValueError: there are several templates, and none has the name 'default'.
+    ValueError: there are several templates, and none has the name 'default'; or
+      a template cannot be read, or is no text.
   """
   path = folder / 'chat_template.jinja'
-  if path.is_file():
-    return path.read_text(encoding='utf-8')
+  if os.path.lexists(path):
+    try:
+      return path.read_text(encoding='utf-8')
+    except (OSError, ValueError) as error:
+      raise ValueError(
+        f'path = {str(path)!r}: must be a file of text in UTF-8 ({error}); '
+        f'{hf_files.download(folder)}'
+      ) from error
   template = config.get('chat_template')
   if template is None or isinstance(template, str):
     return template
-  by_name = {entry['name']: entry['template'] for entry in template}
+  entries = template if isinstance(template, list) else [template]
+  if not all(
+    isinstance(entry, dict)
+    and isinstance(entry.get('name'), str)
+    and isinstance(entry.get('template'), str)
+    for entry in entries
+  ):
+    raise ValueError(
+      f'chat_template = {constants.shown(template)}: must be a text, or a list '
+      'of texts with names (`name`, `template`), in '
+      f'{folder}/tokenizer_config.json'
+    )
+  by_name = {entry['name']: entry['template'] for entry in entries}
   if 'default' not in by_name:
     raise ValueError(
       f"chat_template = {sorted(by_name)}: must have one named 'default', in "
@@ -66,24 +92,36 @@ def render(
     template: Jinja text.
     messages: each with 'role' and 'content'.
     add_generation_prompt: end with the beginning of an answer.
-    variables: further variables that the template reads. A template that shows
-      the date of today needs `strftime_now`, such as
-      `datetime.date(2026, 1, 31).strftime`, or a variable of its own (Llama 3:
-      `date_string`).
+    variables: further variables that the template reads, none of `RESERVED`. A
+      template that shows the date of today needs a variable of its own (Llama
+      3: `date_string`), or the function `strftime_now`, such as
+      `datetime.date(2026, 1, 31).strftime`.
 
   Raises:
-    ValueError: the template is broken, refuses the messages, or asks for the
-      date of today.
+    ValueError: the template is broken, refuses the messages, computes something
+      that is not defined, or asks for the date of today.
   """
-  try:
-    return _compile(template).render(
-      messages=messages,
-      add_generation_prompt=add_generation_prompt,
-      **{'tools': None, 'documents': None, **variables},
-    )
-  except jinja2.TemplateError as error:
+  if taken := sorted(set(variables) & set(RESERVED)):
     raise ValueError(
-      f'chat template = {template!r:.40}: must render ({error})'
+      f'chat variables = {taken}: must have other names than {RESERVED}'
+    )
+  try:
+    # As one dict, so that a variable may have the name of an argument.
+    return _compile(template).render(
+      {
+        'messages': messages,
+        'add_generation_prompt': add_generation_prompt,
+        'tools': None,
+        'documents': None,
+        **variables,
+      }
+    )
+  except Exception as error:  # Templates are programs, and raise anything.
+    reason = ' '.join(str(error).split())
+    if not isinstance(error, jinja2.TemplateError):
+      reason = f'{type(error).__name__}: {reason}'
+    raise ValueError(
+      f'chat template = {template!r:.40}: must render ({reason})'
     ) from error
 
 
@@ -135,6 +173,6 @@ def _raise_exception(message: str) -> None:
 def _strftime_now(pattern: str) -> str:
   raise jinja2.TemplateError(
     f'it asks for the date of today ({pattern!r}), but a run must not depend '
-    'on the clock; pass `strftime_now`, for example '
-    'datetime.date(2026, 1, 31).strftime'
+    'on the clock; give the variable that it reads instead as one of '
+    'chat_variables, such as {"date_string": "26 Jul 2024"} for Llama 3'
   )

@@ -4,6 +4,7 @@
 from `vocab.json` and `merges.txt`. It needs `tokenizers`, not `transformers`.
 """
 
+import hashlib
 import itertools
 import json
 import pathlib
@@ -13,42 +14,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from replay_rl.lm import chat_template
+from replay_rl.lm import tokenizer_files
 
 try:
   import tokenizers
-  from tokenizers import decoders
-  from tokenizers import models
-  from tokenizers import normalizers
-  from tokenizers import pre_tokenizers
 except ImportError as error:
   raise ImportError(
     "package = 'tokenizers': must be installed; pip install -e '.[math]'"
   ) from error
 
-# Qwen2 and Qwen3 cut text so before they merge; each digit is a piece.
-# https://huggingface.co/Qwen/Qwen3-0.6B-Base/blob/main/tokenizer.json
-QWEN_SPLIT = (
-  r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-  r'|[^\r\n\p{L}\p{N}]?\p{L}+'
-  r'|\p{N}'
-  r'| ?[^\s\p{L}\p{N}]+[\r\n]*'
-  r'|\s*[\r\n]+'
-  r'|\s+(?!\S)'
-  r'|\s+'
-)
-QWEN_CLASSES = ('Qwen2Tokenizer', 'Qwen2TokenizerFast')
 # In decoded text, this stands for a token without text, or for broken UTF-8.
 NO_TEXT = '\N{REPLACEMENT CHARACTER}'
-
-_NAMED_TOKENS = (
-  'bos_token',
-  'eos_token',
-  'unk_token',
-  'sep_token',
-  'pad_token',
-  'cls_token',
-  'mask_token',
-)
 
 
 class Tokenizer:
@@ -58,6 +34,10 @@ class Tokenizer:
     vocab_size: the largest id plus one. A model may have more, as padding.
     eos_ids: tokens that end a response; the first is the main one.
     pad_id: token after the end of a row.
+    bos_ids: tokens that the tokenizer puts before a text that is not a chat;
+      () for none. `encode` does not add them.
+    content_hash: SHA-256, in hexadecimal, of all that decides what tokens and
+      texts this object returns.
   """
 
   def __init__(
@@ -66,8 +46,10 @@ class Tokenizer:
     *,
     eos_ids: tuple[int, ...],
     pad_id: int,
+    bos_ids: tuple[int, ...],
     template: str | None,
     named_tokens: Mapping[str, str],
+    vocabulary_hash: str,
   ):
     """Wraps a tokenizer of the `tokenizers` library.
 
@@ -75,8 +57,10 @@ class Tokenizer:
       backend: does the work; must neither truncate nor pad.
       eos_ids: at least one.
       pad_id: see the class.
+      bos_ids: see the class.
       template: the chat template, in Jinja; None if the model has none.
       named_tokens: the template can read these, such as `bos_token`.
+      vocabulary_hash: of the files that the backend was made from.
     """
     self._backend = backend
     self._ids = frozenset(backend.get_vocab(with_added_tokens=True).values())
@@ -85,6 +69,16 @@ class Tokenizer:
     self.vocab_size = max(self._ids) + 1
     self.eos_ids = eos_ids
     self.pad_id = pad_id
+    self.bos_ids = bos_ids
+    content = [
+      vocabulary_hash,
+      eos_ids,
+      pad_id,
+      bos_ids,
+      template,
+      sorted(named_tokens.items()),
+    ]
+    self.content_hash = hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
   def encode(self, text: str) -> list[int]:
     """Returns the tokens of a text.
@@ -126,7 +120,8 @@ class Tokenizer:
         'content': 'What is 1 + 1?'}`.
       add_generation_prompt: end with the beginning of an answer.
       **variables: further variables that the template reads, such as
-        `enable_thinking=False`. They go before the named tokens.
+        `enable_thinking=False`. They go before the named tokens. The names in
+        `chat_template.RESERVED` are taken.
 
     Raises:
       ValueError: the model has no chat template, or it refuses the messages.
@@ -149,167 +144,26 @@ def load(folder: str | pathlib.Path) -> Tokenizer:
 
   This function reads `tokenizer.json`. Without that file, it builds the
   tokenizer of a Qwen2 or Qwen3 from `vocab.json`, `merges.txt` and
-  `tokenizer_config.json`. A response ends with the `eos_token_id` of
-  `generation_config.json`, else with the `eos_token` of
-  `tokenizer_config.json`. `pad_id` is the `pad_token` of that file, else the
-  first id that ends a response.
+  `tokenizer_config.json`.
+
+  A response ends with each `eos_token_id` of `generation_config.json`. If that
+  file has none, it ends with those of `config.json`, and with the `eos_token`
+  of `tokenizer_config.json`. `pad_id` is the `pad_token` of that file, else the
+  first id that ends a response. `bos_ids` is the `bos_token` of that file if
+  its `add_bos_token` is true, and empty if it is false. Without that field, it
+  is what the post-processor of `tokenizer.json` puts before a text. (Versions
+  of transformers differ on which of the two counts.)
 
   Raises:
     ValueError: files are missing or broken, or do not agree.
   """
-  folder = pathlib.Path(folder)
-  config = _read_config(folder / 'tokenizer_config.json')
-  generation = _read_config(folder / 'generation_config.json')
-  if (folder / 'tokenizer.json').is_file():
-    backend = _from_tokenizer_json(folder / 'tokenizer.json')
-  else:
-    backend = _from_vocab_and_merges(folder, config)
-  _check_added_tokens(folder, backend, config)
-  eos_ids = _eos_ids(folder, backend, config, generation)
-  pad = _content(config.get('pad_token'))
+  files = tokenizer_files.read(pathlib.Path(folder))
   return Tokenizer(
-    backend,
-    eos_ids=eos_ids,
-    pad_id=eos_ids[0] if pad is None else _id(folder, backend, 'pad', pad),
-    template=chat_template.find(folder, config),
-    named_tokens={
-      name: content
-      for name in _NAMED_TOKENS
-      if (content := _content(config.get(name))) is not None
-    },
+    files.backend,
+    eos_ids=files.eos_ids,
+    pad_id=files.pad_id,
+    bos_ids=files.bos_ids,
+    template=chat_template.find(pathlib.Path(folder), files.config),
+    named_tokens=files.named_tokens,
+    vocabulary_hash=files.vocabulary_hash,
   )
-
-
-def _from_tokenizer_json(path: pathlib.Path) -> tokenizers.Tokenizer:
-  try:
-    backend = tokenizers.Tokenizer.from_file(str(path))
-  except Exception as error:  # The library raises nothing narrower.
-    raise ValueError(
-      f'path = {str(path)!r}: must be a tokenizer ({error})'
-    ) from error
-  # Some published files have the limits of training.
-  backend.no_truncation()
-  backend.no_padding()
-  return backend
-
-
-def _from_vocab_and_merges(
-  folder: pathlib.Path, config: Mapping[str, Any]
-) -> tokenizers.Tokenizer:
-  names = ('vocab.json', 'merges.txt', 'tokenizer_config.json')
-  missing = [name for name in names if not (folder / name).is_file()]
-  if missing:
-    raise ValueError(
-      f'folder = {str(folder)!r}: must have tokenizer.json or '
-      f'{", ".join(missing)}; hf download MODEL --local-dir {folder} gets the '
-      'files'
-    )
-  if config.get('tokenizer_class') not in QWEN_CLASSES:
-    raise ValueError(
-      f'tokenizer_class = {config.get("tokenizer_class")!r}: must be '
-      f'{" or ".join(QWEN_CLASSES)} without tokenizer.json, in {folder}'
-    )
-  try:
-    model = models.BPE.from_file(
-      str(folder / 'vocab.json'), str(folder / 'merges.txt')
-    )
-  except Exception as error:  # The library raises nothing narrower.
-    raise ValueError(
-      f'folder = {str(folder)!r}: must have a vocab.json and a merges.txt that '
-      f'fit ({error})'
-    ) from error
-  backend = tokenizers.Tokenizer(model)
-  backend.normalizer = normalizers.NFC()
-  backend.pre_tokenizer = pre_tokenizers.Sequence(
-    [
-      pre_tokenizers.Split(tokenizers.Regex(QWEN_SPLIT), behavior='isolated'),
-      pre_tokenizers.ByteLevel(
-        add_prefix_space=config.get('add_prefix_space', False), use_regex=False
-      ),
-    ]
-  )
-  backend.decoder = decoders.ByteLevel()
-  # The backend numbers the tokens in this order.
-  for _, token in _added_tokens(config):
-    backend.add_tokens([tokenizers.AddedToken(**token)])
-  return backend
-
-
-def _added_tokens(
-  config: Mapping[str, Any],
-) -> list[tuple[int, dict[str, Any]]]:
-  entries = config.get('added_tokens_decoder', {})
-  return sorted(
-    ((int(key), token) for key, token in entries.items()),
-    key=lambda pair: pair[0],
-  )
-
-
-def _check_added_tokens(
-  folder: pathlib.Path,
-  backend: tokenizers.Tokenizer,
-  config: Mapping[str, Any],
-) -> None:
-  # The backend would cut up a token that is missing or has moved, in silence.
-  for number, token in _added_tokens(config):
-    known = backend.token_to_id(token['content'])
-    if known != number:
-      raise ValueError(
-        f'id of {token["content"]!r} = {known}: must be {number}, as in '
-        f'{folder}/tokenizer_config.json'
-      )
-
-
-def _eos_ids(
-  folder: pathlib.Path,
-  backend: tokenizers.Tokenizer,
-  config: Mapping[str, Any],
-  generation: Mapping[str, Any],
-) -> tuple[int, ...]:
-  eos = generation.get('eos_token_id')
-  if eos is None:
-    content = _content(config.get('eos_token'))
-    if content is None:
-      raise ValueError(
-        f'folder = {str(folder)!r}: must have `eos_token_id` in '
-        'generation_config.json or `eos_token` in tokenizer_config.json; hf '
-        f'download MODEL --local-dir {folder} gets the files'
-      )
-    return (_id(folder, backend, 'eos', content),)
-  eos_ids = (eos,) if isinstance(eos, int) else tuple(eos)
-  unknown = [i for i in eos_ids if backend.id_to_token(i) is None]
-  if unknown or not eos_ids:
-    raise ValueError(
-      f'eos_token_id = {eos}: must be one or more ids of the vocabulary, in '
-      f'{folder}/generation_config.json'
-    )
-  return eos_ids
-
-
-def _id(
-  folder: pathlib.Path, backend: tokenizers.Tokenizer, name: str, content: str
-) -> int:
-  number = backend.token_to_id(content)
-  if number is None:
-    raise ValueError(
-      f'{name}_token = {content!r}: must be in the vocabulary, in '
-      f'{folder}/tokenizer_config.json'
-    )
-  return number
-
-
-def _content(token: str | Mapping[str, Any] | None) -> str | None:
-  # In older files, a token is an object.
-  return token['content'] if isinstance(token, Mapping) else token
-
-
-def _read_config(path: pathlib.Path) -> Mapping[str, Any]:
-  if not path.is_file():
-    return {}
-  try:
-    config = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
-    raise ValueError(f'path = {str(path)!r}: must be JSON ({error})') from error
-  if not isinstance(config, dict):
-    raise ValueError(f'path = {str(path)!r}: must hold a JSON object')
-  return config

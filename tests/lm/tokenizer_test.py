@@ -1,4 +1,5 @@
 import datetime
+import functools
 import gzip
 import json
 import pathlib
@@ -107,8 +108,16 @@ class TokenizerTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ('tokenizer.json', '{', r"tokenizer\.json': must be a tokenizer"),
-    ('tokenizer_config.json', '{', r"tokenizer_config\.json': must be JSON"),
-    ('generation_config.json', '[1]', 'must hold a JSON object'),
+    (
+      'tokenizer_config.json',
+      '{',
+      r"tokenizer_config\.json': must be a JSON object \(Expecting .*; hf down",
+    ),
+    (
+      'generation_config.json',
+      '[1]',
+      r'must be a JSON object \(it holds \[1\]',
+    ),
     ('vocab.json', '{', 'must have a vocab.json and a merges.txt'),
   )
   def test_a_broken_file_is_named(self, name, content, message):
@@ -210,7 +219,9 @@ class ChatTemplateTest(parameterized.TestCase):
 
   def test_the_clock_is_never_read(self):
     template = "{{ strftime_now('%d %b %Y') }}"
-    with self.assertRaisesRegex(ValueError, 'must not depend on the clock'):
+    with self.assertRaisesRegex(
+      ValueError, 'must not depend on the clock; give .* chat_variables, such'
+    ):
       self.render(template)
     now = datetime.date(2026, 1, 31).strftime
     self.assertEqual(self.render(template, strftime_now=now), '31 Jan 2026')
@@ -244,6 +255,29 @@ class ChatTemplateTest(parameterized.TestCase):
   def test_broken_and_unsafe_templates_are_refused(self, template):
     with self.assertRaisesRegex(ValueError, 'chat template = .*: must render'):
       self.render(template)
+
+  @parameterized.parameters(
+    ('{{ 1 + "a" }}', 'TypeError: unsupported operand'),
+    ('{{ 1 // 0 }}', 'ZeroDivisionError: integer division'),
+    ('{{ 2.0 ** 5000 }}', 'OverflowError: '),
+    ('{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}', 'RecursionError: '),
+    ('{{ ' + 3000 * '(', 'RecursionError: '),
+  )
+  def test_whatever_a_template_raises_is_one_line(self, template, reason):
+    with self.assertRaisesRegex(
+      ValueError, rf'^chat template = .*: must render \({reason}.*\)$'
+    ):
+      self.render(template)
+
+  def test_a_variable_may_have_any_name_that_is_free(self):
+    render = functools.partial(
+      chat_template.render, '{{ x }}', [], add_generation_prompt=False
+    )
+    self.assertEqual(render(variables={'self': 'a', 'x': 'b'}), 'b')
+    with self.assertRaisesRegex(
+      ValueError, r"^chat variables = \['messages'\]: must have other names"
+    ):
+      render(variables={'messages': [], 'x': 1})
 
 
 @absltest.skipIf(shared_data.folder() is None, shared_data.ABSENT)

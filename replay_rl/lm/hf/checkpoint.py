@@ -4,6 +4,7 @@ Weights go from the files to the devices that hold them. The host has one tensor
 in memory at a time, or the part of it that its devices need.
 """
 
+import collections
 import os
 import pathlib
 import shutil
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl import json_files
 from replay_rl.lm import architecture
 from replay_rl.lm.hf import config as hf_config
 from replay_rl.lm.hf import files as hf_files
@@ -35,6 +37,7 @@ _TOKENIZER_FILES = (
   'merges.txt',
   'chat_template.jinja',
 )
+_GENERATION = 'generation_config.json'
 _STORED_TYPES = {name: code for code, name in hf_files.TYPES.items()}
 
 
@@ -63,16 +66,18 @@ def load(
 
   Raises:
     ValueError: lists all tensors that are missing, surplus or of wrong shape or
-      type, and all files that are missing or damaged. Nothing is loaded then.
+      type, and all files that are missing or damaged; nothing is read then. Or
+      lists all tensors with values that are NaN or infinite. A process checks
+      the values that it reads, which are those of its own devices.
   """
   folder = pathlib.Path(folder)
-  tensors = hf_layout.tensors(config)
-  stored = _check_files(folder, config, tensors)
+  tensors, stored = _check_files(folder, config)
   sizes = hf_layout.letter_sizes(config)
   abstract = hf_layout.abstract_params(config)
   if shardings is not None:
     _check_tree(shardings, abstract, 'shardings')
   leaves = []
+  num_bad = collections.Counter()
   for path, like in zip(
     hf_layout.paths(abstract), jax.tree.leaves(abstract), strict=True
   ):
@@ -86,7 +91,9 @@ def load(
       ]
       for name, tensor in tensors.items():
         if tensor.row.leaf == path:
-          part = _fill(part, devices, tensor, box, sizes, stored[name], name)
+          part = _fill(
+            part, devices, tensor, box, sizes, stored[name], name, num_bad
+          )
       parts += part
     if sharding is None:
       leaves += parts
@@ -96,6 +103,14 @@ def load(
           like.shape, sharding, parts, dtype=like.dtype
         )
       )
+  _refuse(
+    folder,
+    [
+      f'{name} has {count} values that are NaN or infinite'
+      for name, count in num_bad.items()
+      if count
+    ],
+  )
   return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 
@@ -112,6 +127,10 @@ def save(
   tokenizer_folder: pathlib.Path | None = None,
 ) -> None:
   """Writes a checkpoint that transformers loads.
+
+  `config.json` and `generation_config.json` have all of `eos_ids`, so that the
+  model stops where it stops here. Other settings of the tokenizer folder's
+  `generation_config.json`, such as its temperature, are kept.
 
   The folder appears once it is complete. A process that dies before leaves only
   a folder whose name begins with a dot.
@@ -131,8 +150,7 @@ def save(
 
   Raises:
     ValueError: the folder exists, an argument is not as above, or the
-    parameters
-      are not those of the architecture. Nothing is written then.
+      parameters are not those of the architecture. Nothing is written then.
   """
   folder = pathlib.Path(folder)
   if folder.exists():
@@ -160,6 +178,7 @@ def save(
   ]
   files = hf_files.split(planned, max_file_bytes)
   tokenizer_files = _find_tokenizer(tokenizer_folder)
+  generation = _generation(tokenizer_folder, numbers)
 
   def fetch(name):
     leaf = hf_layout.leaf_at(params, tensors[name].row.leaf)
@@ -169,7 +188,8 @@ def save(
   partial = folder.with_name(f'.{folder.name}.partial-{os.getpid()}')
   partial.mkdir()
   try:
-    hf_files.write_json(partial / 'config.json', numbers)
+    hf_files.write_json(partial / hf_files.CONFIG, numbers)
+    hf_files.write_json(partial / _GENERATION, generation)
     for file, group in files.items():
       hf_files.write(partial / file, group, fetch)
     if len(files) > 1:
@@ -191,12 +211,17 @@ def _fill(
   sizes: Mapping[str, int],
   stored: hf_files.Stored,
   name: str,
+  num_bad: collections.Counter[str],
 ) -> list[base.Array]:
-  """Returns a box of a leaf on its devices, with one tensor in it."""
+  """Returns a box of a leaf on its devices, with one tensor in it.
+
+  Adds the values that are not finite to `num_bad`.
+  """
   piece = hf_layout.piece_in_box(tensor, box, sizes)
   if piece is None:
     return part
   values = hf_files.read(stored, name, piece.ranges)
+  num_bad[name] += hf_files.num_not_finite(values)
   values = values.reshape(piece.split)[piece.inner]
   starts = np.array(piece.starts, np.int32)
   written = [
@@ -213,13 +238,23 @@ def _fill(
 
 
 def _check_files(
-  folder: pathlib.Path,
-  config: architecture.TransformerConfig,
-  tensors: Mapping[str, hf_layout.Tensor],
-) -> dict[str, hf_files.Stored]:
-  """Returns the file of each tensor; raises ValueError with all problems."""
+  folder: pathlib.Path, config: architecture.TransformerConfig
+) -> tuple[dict[str, hf_layout.Tensor], dict[str, hf_files.Stored]]:
+  """Returns the tensors and the file of each.
+
+  Raises:
+    ValueError: lists all problems.
+  """
   problems = []
   stored = hf_files.find(folder, problems)
+  if stored and config.num_layers > len(stored):
+    # A damaged config.json can have more layers than anyone could list.
+    problems.append(
+      f'num_layers = {config.num_layers}: must be at most the {len(stored)} '
+      'stored tensors'
+    )
+    _refuse(folder, problems)
+  tensors = hf_layout.tensors(config)
   # If no file can be read, each tensor is missing for that reason.
   names = list(tensors) if stored or not problems else []
   for name in names:
@@ -247,11 +282,16 @@ def _check_files(
     problems.append(
       f'{name} of shape {list(stored[name].shape)} is not in the architecture'
     )
+  _refuse(folder, problems)
+  return tensors, stored
+
+
+def _refuse(folder: pathlib.Path, problems: Sequence[str]) -> None:
+  """Raises ValueError if there is a problem."""
   if problems:
     raise ValueError(
       '\n  '.join([f'folder = {str(folder)!r}: must be loadable:', *problems])
     )
-  return stored
 
 
 def _is_tied(stored: Mapping[str, hf_files.Stored]) -> bool:
@@ -266,7 +306,8 @@ def _is_tied(stored: Mapping[str, hf_files.Stored]) -> bool:
       hf_files.read(stored[name], name, ranges).astype(np.float32)
       for name in (_OUTPUT, _EMBEDDING)
     )
-    if not np.array_equal(one, other):
+    # The reader refuses a NaN, and says so.
+    if not np.array_equal(one, other, equal_nan=True):
       return False
   return True
 
@@ -302,6 +343,20 @@ def _check_tree(tree: base.PyTree, like: base.PyTree, name: str) -> None:
       f'missing leaves of {name} = {sorted(wanted - given)}, surplus = '
       f'{sorted(given - wanted)}: must be none'
     )
+
+
+def _generation(
+  tokenizer_folder: pathlib.Path | None, numbers: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the content of `generation_config.json`."""
+  given = None
+  if tokenizer_folder is not None:
+    given = json_files.read_object_if_there(
+      pathlib.Path(tokenizer_folder) / _GENERATION,
+      advice=hf_files.download(tokenizer_folder),
+    )
+  names = ('bos_token_id', 'eos_token_id')
+  return {**(given or {}), **{name: numbers[name] for name in names}}
 
 
 def _find_tokenizer(folder: pathlib.Path | None) -> list[pathlib.Path]:

@@ -4,14 +4,16 @@ The functions refuse a model that ours would not run exactly as transformers
 does.
 """
 
-import json
 import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from replay_rl import constants
+from replay_rl import json_files
 from replay_rl.lm import architecture
+from replay_rl.lm.hf import files as hf_files
 
 
 class Family(NamedTuple):
@@ -56,15 +58,13 @@ def read_config(
   Arguments and errors are those of `config_from_numbers`. A file that is absent
   or not a JSON object is a ValueError too.
   """
-  path = pathlib.Path(folder) / 'config.json'
+  path = pathlib.Path(folder) / hf_files.CONFIG
+  numbers = json_files.read_object(path, advice=hf_files.download(folder))
   try:
-    numbers = json.loads(path.read_text(encoding='utf-8'))
-    if not isinstance(numbers, dict):
-      raise ValueError(f'content = {numbers!r:.40}: must be a JSON object')
     return config_from_numbers(
       numbers, max_context=max_context, compute_dtype=compute_dtype
     )
-  except (OSError, ValueError) as error:
+  except ValueError as error:
     raise ValueError(
       f'path = {str(path)!r}: must describe a supported model ({error})'
     ) from error
@@ -107,9 +107,12 @@ def config_from_numbers(
     # Qwen2 has biases in any case.
     if name != 'attention_bias' or family is not _QWEN2:
       _switch(numbers, name, (False,), problems)
-  if any(kind != 'full_attention' for kind in numbers.get('layer_types') or ()):
+  kinds = numbers.get('layer_types') or []
+  if not isinstance(kinds, list) or any(
+    kind != 'full_attention' for kind in kinds
+  ):
     problems.append(
-      f"layer_types = {numbers['layer_types']!r}: must all be 'full_attention'"
+      f"layer_types = {constants.shown(kinds)}: must all be 'full_attention'"
     )
   if numbers.get('hidden_act') != 'silu':
     problems.append(
@@ -222,7 +225,8 @@ def numbers_of(
 def _read_family(
   numbers: Mapping[str, Any], problems: list[str]
 ) -> Family | None:
-  names = numbers.get('architectures') or []
+  names = numbers.get('architectures')
+  names = [] if names is None else names
   model_type = numbers.get('model_type')
   matches = [
     family
@@ -249,15 +253,25 @@ def _positive(
   """Returns a field that must be a positive number; None if it is not."""
   value = numbers.get(name)
   kinds = int if kind is int else (int, float)
+  shown = constants.shown(value)
   if value is None:
     problems.append(f'{name} = None: must be given')
   elif isinstance(value, bool) or not isinstance(value, kinds):
-    problems.append(f'{name} = {value!r}: must be a positive {kind.__name__}')
+    problems.append(f'{name} = {shown}: must be a positive {kind.__name__}')
   elif not value > 0:
-    problems.append(f'{name} = {value!r}: must be positive')
+    problems.append(f'{name} = {shown}: must be positive')
+  elif not _fits_32_bits(value, kind):
+    problems.append(f'{name} = {shown}: must fit a 32-bit {kind.__name__}')
   else:
     return kind(value)
   return None
+
+
+def _fits_32_bits(value: int | float, kind: type[int] | type[float]) -> bool:
+  """Returns whether a positive number is neither rounded to 0 nor too large."""
+  if isinstance(value, int) and value.bit_length() > 64:
+    return False  # Numpy would not convert it.
+  return value < 2**31 if kind is int else value in constants.POSITIVE
 
 
 def _switch(
@@ -325,7 +339,7 @@ def _read_rope(
     problems.append(
       f'partial_rotary_factor = {both["partial_rotary_factor"]!r}: must be 1'
     )
-  types = {rope[name] for name in ('rope_type', 'type') if rope.get(name)}
+  types = {str(rope[name]) for name in ('rope_type', 'type') if rope.get(name)}
   known = set(_ROPE_FIELDS)
   scaling = None
   if types == {'llama3'}:

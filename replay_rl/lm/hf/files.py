@@ -5,9 +5,12 @@ shape and offsets of each tensor, and the data:
 https://github.com/huggingface/safetensors.
 """
 
+import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,10 +19,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay_rl import constants
+from replay_rl import json_files
+
+CONFIG = 'config.json'
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 # Name of a type in the format -> name in numpy.
 TYPES = {'BF16': 'bfloat16', 'F16': 'float16', 'F32': 'float32'}
+_NUM_HASHED_AT_ONCE = 8  # Files.
+_WEIGHTS = re.compile(r'[\w.-]{1,240}\.safetensors', re.ASCII)  # Not a path.
+_BLOCK = 2**22  # Values that are checked at once.
 
 
 class Stored(NamedTuple):
@@ -39,6 +49,11 @@ class Planned(NamedTuple):
   num_bytes: int
 
 
+def download(folder: str | pathlib.Path) -> str:
+  """Returns the advice to a user whose model folder is not whole."""
+  return f'hf download MODEL --local-dir {folder} gets the files'
+
+
 def find(folder: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
   """Returns the tensors of a checkpoint by name, from the headers.
 
@@ -46,26 +61,27 @@ def find(folder: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
     folder: holds `model.safetensors`, or several files and their index.
     problems: the function adds all problems with the files to it.
   """
-  has_single = (folder / SINGLE).is_file()
-  has_index = (folder / INDEX).is_file()
-  if has_single == has_index:
-    files = [SINGLE, INDEX] if has_single else []
-    problems.append(f'files = {files}: must be either {SINGLE} or {INDEX}')
+  files = [name for name in (SINGLE, INDEX) if os.path.lexists(folder / name)]
+  if len(files) != 1:
+    problems.append(
+      f'files = {files}: must be either {SINGLE} or {INDEX}; {download(folder)}'
+    )
     return {}
-  if has_single:
+  if files == [SINGLE]:
     return _read_header(folder / SINGLE, problems)
   try:
-    index = json.loads((folder / INDEX).read_text(encoding='utf-8'))
-    weight_map = dict(index['weight_map'])
-  except (ValueError, KeyError, TypeError) as error:
-    problems.append(f'{INDEX} cannot be read: {error!r}')
+    weight_map = _read_index(folder)
+  except ValueError as error:
+    problems.append(f'{INDEX} cannot be read: {error}')
     return {}
   stored = {}
   for file in sorted(set(weight_map.values())):
     named = {name for name, where in weight_map.items() if where == file}
     if not (folder / file).is_file():
+      what = 'a folder' if (folder / file).is_dir() else 'missing'
       problems.append(
-        f'{file} is missing; the index says that it holds {len(named)} tensors'
+        f'{file} is {what}; the index says that it holds {len(named)} tensors; '
+        f'{download(folder)}'
       )
       # Otherwise each of its tensors would be a problem too.
       stored |= {name: Stored(folder / file, (), '') for name in named}
@@ -81,6 +97,33 @@ def find(folder: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
   return stored
 
 
+def content_hash(folder: pathlib.Path) -> str:
+  """Returns the SHA-256 of a checkpoint: `config.json` and all weights.
+
+  This function reads every byte, several files at a time, each at about the
+  rate of the disk or 1 GB/s. Then the files are in the memory of the system, so
+  that `read` is faster after it.
+
+  Args:
+    folder: as of `find`.
+
+  Returns:
+    64 hexadecimal digits, which the names and the contents of the files decide.
+
+  Raises:
+    ValueError: a file is missing or cannot be read.
+  """
+  names = [CONFIG, SINGLE]
+  if os.path.lexists(folder / INDEX):
+    names = [CONFIG, INDEX, *sorted(set(_read_index(folder).values()))]
+  with concurrent.futures.ThreadPoolExecutor(_NUM_HASHED_AT_ONCE) as pool:
+    hashes = list(pool.map(lambda name: _hash_of_file(folder / name), names))
+  lines = ''.join(
+    f'{digest}  {name}\n' for digest, name in zip(hashes, names, strict=True)
+  )
+  return hashlib.sha256(lines.encode()).hexdigest()
+
+
 def is_unreadable(stored: Stored) -> bool:
   """Returns whether `find` could not read the file of a tensor."""
   return not stored.dtype
@@ -93,6 +136,20 @@ def read(stored: Stored, name: str, ranges: tuple[slice, ...]) -> np.ndarray:
   """
   with _safetensors().safe_open(stored.path, framework='numpy') as file:
     return file.get_slice(name)[ranges]
+
+
+def num_not_finite(values: np.ndarray) -> int:
+  """Returns how many values are NaN or infinite.
+
+  Args:
+    values: of one of `TYPES`, any shape.
+  """
+  flat = values.reshape(-1)
+  # In blocks, because the mask of a tensor would need half of its memory.
+  return sum(
+    int(np.count_nonzero(~np.isfinite(flat[start : start + _BLOCK])))
+    for start in range(0, flat.size, _BLOCK)
+  )
 
 
 def split(
@@ -180,6 +237,39 @@ def _header(tensors: Sequence[Planned]) -> bytes:
   return len(text).to_bytes(8, 'little') + text
 
 
+def _read_index(folder: pathlib.Path) -> dict[str, str]:
+  """Returns the file of each tensor, all in the folder itself."""
+  path = folder / INDEX
+  weight_map = json_files.read_object(path, advice=download(folder)).get(
+    'weight_map'
+  )
+  if not isinstance(weight_map, dict) or not weight_map:
+    raise ValueError(
+      f'weight_map = {constants.shown(weight_map)}: must name the file of each '
+      f'tensor, in {path}; {download(folder)}'
+    )
+  # The names are from elsewhere. A link to a file is allowed, because the cache
+  # of Hugging Face consists of links.
+  for file in weight_map.values():
+    if not isinstance(file, str) or not _WEIGHTS.fullmatch(file):
+      raise ValueError(
+        f'file = {constants.shown(file)}: must be the name of a .safetensors '
+        f'file in the same folder, in {path}; {download(folder)}'
+      )
+  return weight_map
+
+
+def _hash_of_file(path: pathlib.Path) -> str:
+  try:
+    with open(path, 'rb') as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  except OSError as error:
+    raise ValueError(
+      f'path = {str(path)!r}: must be a file that can be read '
+      f'({error.strerror}); {download(path.parent)}'
+    ) from error
+
+
 def _num_bytes(tensors: Sequence[Planned]) -> int:
   return len(_header(tensors)) + sum(tensor.num_bytes for tensor in tensors)
 
@@ -195,7 +285,9 @@ def _read_header(path: pathlib.Path, problems: list[str]) -> dict[str, Stored]:
         for name, part in slices.items()
       }
   except (OSError, safetensors.SafetensorError) as error:
-    problems.append(f'{path.name} cannot be read: {error}')
+    problems.append(
+      f'{path.name} cannot be read: {error}; {download(path.parent)}'
+    )
     return {}
 
 

@@ -290,7 +290,10 @@ class LoadTest(parameterized.TestCase):
     self._assert_refused('model.embed_tokens.weight is miss', config=config)
 
   def test_files_that_are_absent_or_ambiguous_are_named(self):
-    either = 'must be either model.safetensors or model.safetensors.index.json'
+    either = (
+      'must be either model.safetensors or model.safetensors.index.json; hf '
+      f'download MODEL --local-dir {self.folder} gets the files'
+    )
     self._assert_refused(f'files = []: {either}')
     tensors = _tensors(checkpoint_models.QWEN3)
     self._write(tensors)
@@ -333,10 +336,49 @@ class LoadTest(parameterized.TestCase):
     path.write_bytes(path.read_bytes()[:-4])
     self._assert_refused(f'{file} cannot be read: ')
 
-  @parameterized.parameters('{', '[]', '{"weight_map": 3}', '{}')
-  def test_an_index_that_is_none_is_named(self, text):
-    (self.folder / 'model.safetensors.index.json').write_text(text)
-    self._assert_refused('model.safetensors.index.json cannot be read: ')
+  @parameterized.parameters(
+    (np.float32, checkpoint_models.QWEN3),
+    (np.float16, checkpoint_models.QWEN2),
+    (ml_dtypes.bfloat16, checkpoint_models.QWEN2),
+  )
+  def test_weights_that_are_not_finite_are_refused(self, dtype, config):
+    tensors = _tensors(config)
+    norm = 'model.layers.2.input_layernorm.weight'
+    query = _LAYER + 'self_attn.q_proj.weight'
+    tensors[norm][[3, 5]] = np.nan, -np.inf
+    tensors[query][0, 0] = np.inf
+    self._write(tensors, dtype)
+    shape = {'data': 1, 'fsdp': 2, 'tensor': 2}
+    for shardings in (None, _shardings(config, shape)):
+      with self.assertRaises(ValueError) as caught:
+        hf.load(self.folder, config, shardings)
+      head, *lines = str(caught.exception).split('\n  ')
+      self.assertEqual(head, f"folder = '{self.folder}': must be loadable:")
+      self.assertCountEqual(
+        lines,
+        [
+          f'{norm} has 2 values that are NaN or infinite',
+          f'{query} has 1 values that are NaN or infinite',
+        ],
+      )
+
+  def test_a_nan_of_a_tied_output_layer_is_no_difference(self):
+    tensors = _tensors(checkpoint_models.QWEN3)
+    tensors['model.embed_tokens.weight'][0, 0] = np.nan
+    output = tensors['model.embed_tokens.weight'].copy()
+    self._write({**tensors, 'lm_head.weight': output})
+    with self.assertRaisesRegex(
+      ValueError, 'embed_tokens.weight has 1 values that are NaN'
+    ):
+      hf.load(self.folder, checkpoint_models.QWEN3)
+
+  def test_more_layers_than_tensors_are_refused_at_once(self):
+    tensors = _tensors(checkpoint_models.QWEN3)
+    self._write(tensors)
+    self._assert_refused(
+      f'num_layers = 1000000000: must be at most the {len(tensors)} stored',
+      config=dataclasses.replace(checkpoint_models.QWEN3, num_layers=10**9),
+    )
 
   def test_shardings_of_another_tree_are_refused(self):
     self._write(_tensors(checkpoint_models.QWEN3))

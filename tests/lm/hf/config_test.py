@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 
 from absl.testing import parameterized
@@ -183,6 +184,14 @@ class ReadTest(parameterized.TestCase):
     ({'vocab_size': 31.0}, 'vocab_size = 31.0: must be a positive int'),
     ({'num_hidden_layers': True}, 'num_hidden_layers = True: must be a'),
     ({'rms_norm_eps': '1e-6'}, "rms_norm_eps = '1e-6': must be a pos"),
+    ({'layer_types': 3}, "layer_types = 3: must all be 'full_attention'"),
+    ({'architectures': {}}, r'architectures = \{\}, model_type'),
+    ({'rope_scaling': {'rope_type': [1]}}, r"rope_type = \['\[1\]'\]: must"),
+    ({'rope_scaling': {'rope_type': 3, 'type': 'a'}}, r"= \['3', 'a'\]: must"),
+    ({'rope_theta': math.inf}, 'rope_theta = inf: must fit a 32-bit float'),
+    ({'rope_theta': 10**400}, 'rope_theta = <int of .* must fit a 32-bit'),
+    ({'rms_norm_eps': 1e-300}, 'rms_norm_eps = 1e-300: must fit a 32-bit'),
+    ({'hidden_size': 2**31}, 'hidden_size = 2147483648: must fit a 32-bit int'),
     # 48 / 6 would do for the other families.
     ({'head_dim': 'absent', 'hidden_size': 48}, 'head_dim = None: must be g'),
     ({'head_dim': 7}, 'head_dim = 7: must be even'),
@@ -258,7 +267,9 @@ class ReadTest(parameterized.TestCase):
       read()
     for text, message in (
       ('{', r"config.json': must .* \(Expecting"),
-      ('[1]', r'\(content = \[1\]: must be a JSON object\)$'),
+      ('[1]', r'must be a JSON object \(it holds \[1\]\); hf download'),
+      ('[' * 100_000, 'must be a JSON object .* too deeply.; hf download'),
+      ('', 'must be a JSON object .it is empty.; hf download'),
       ('{}', r"config.json': .*\(architectures = .*vocab_size = None"),
     ):
       (folder / 'config.json').write_text(text)

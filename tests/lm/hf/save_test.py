@@ -1,5 +1,6 @@
 """Tests for `replay_rl.lm.hf.checkpoint.save`."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -13,10 +14,12 @@ from absl.testing import parameterized
 
 from replay_rl.lm import architecture
 from replay_rl.lm import model
+from replay_rl.lm import tokenizer
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.lm.hf import config as hf_config
 from replay_rl.lm.hf import files as hf_files
 from replay_rl.parallel import mesh as mesh_lib
+from tests import tiny_tokenizer
 from tests.lm.hf import checkpoint_models
 
 _init_model = jax.jit(model.init, static_argnums=0)
@@ -77,7 +80,7 @@ class SaveTest(parameterized.TestCase):
     jax.tree.map(np.testing.assert_array_equal, loaded, rounded)
     self.assertEqual(
       {path.name for path in self.folder.iterdir()},
-      {'config.json', 'model.safetensors'},
+      {'config.json', 'generation_config.json', 'model.safetensors'},
     )
     self.assertLen(list(self.parent.iterdir()), 1)
     with safetensors.safe_open(
@@ -181,6 +184,7 @@ class SaveTest(parameterized.TestCase):
       {path.name for path in self.folder.iterdir()},
       {
         'config.json',
+        'generation_config.json',
         'model.safetensors',
         'tokenizer.json',
         'merges.txt',
@@ -189,6 +193,41 @@ class SaveTest(parameterized.TestCase):
     )
     self.assertEqual((self.folder / 'merges.txt').read_text(), 'merges.txt')
     self._load()
+
+  def test_an_exported_model_stops_where_its_source_stops(self):
+    source = self.parent / 'tokenizer'
+    source.mkdir()
+    tiny_tokenizer.write(source)
+    path = source / 'generation_config.json'
+    tiny_tokenizer.change_json(path, temperature=0.6)
+    words = tokenizer.load(source)
+    self.assertLen(words.eos_ids, 2)
+    config = dataclasses.replace(
+      checkpoint_models.QWEN3, vocab_size=words.vocab_size
+    )
+    _save(self.folder, config, eos_ids=words.eos_ids, tokenizer_folder=source)
+    exported = tokenizer.load(self.folder)
+    for name in ('eos_ids', 'pad_id', 'bos_ids', 'content_hash'):
+      self.assertEqual(getattr(exported, name), getattr(words, name))
+    contents = [
+      json.loads((self.folder / name).read_text())
+      for name in ('config.json', 'generation_config.json')
+    ]
+    for content in contents:
+      self.assertEqual(content['eos_token_id'], list(words.eos_ids))
+    self.assertEqual(contents[1]['temperature'], 0.6)
+    # Then config.json says so.
+    (self.folder / 'generation_config.json').unlink()
+    self.assertEqual(tokenizer.load(self.folder).eos_ids, words.eos_ids)
+
+  def test_a_damaged_generation_config_is_named_and_nothing_written(self):
+    source = self.parent / 'tokenizer'
+    source.mkdir()
+    tiny_tokenizer.write(source)
+    (source / 'generation_config.json').write_text('{')
+    with self.assertRaisesRegex(ValueError, r'generation_config\.json'):
+      _save(self.folder, tokenizer_folder=source)
+    self.assertEqual(list(self.parent.iterdir()), [source])
 
   def test_nothing_is_overwritten(self):
     self.folder.mkdir()
