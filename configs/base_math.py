@@ -52,6 +52,7 @@ def on_policy(
       ),
       use_chat_template=False,
       system_message=None,
+      chat_variables=None,
       max_prompt_tokens=512,
       drop_long_prompts=True,
       max_new_tokens=2048,

@@ -14,11 +14,13 @@ GSM8K, downloaded, or from files of the original:
         --input=train=train.jsonl.gz,test=test.jsonl
 
 Prints how many lines it read, dropped and wrote, and which problems of the
-benchmarks are in the set too. A line that is broken, empty or double is an
-error, and nothing is written. If `--allow` names its kind, the line is dropped.
+benchmarks, and of one split, are in another split too. A line that is broken,
+empty or double is an error, and nothing is written. With --source=jsonl, it is
+dropped if `--allow` names its kind. Blank lines at the end of a file are none.
 """
 
 import hashlib
+import itertools
 import pathlib
 import sys
 import tempfile
@@ -99,17 +101,12 @@ def prepare_gsm8k(
   from replay_rl.tasks.text import datasets
 
   with tempfile.TemporaryDirectory() as folder:
-    # The builder reads plain files alone.
-    plain = {name: pathlib.Path(folder) / f'{name}.jsonl' for name in files}
-    for name, path in files.items():
-      plain[name].write_bytes(problems_lib.unpacked(path))
-    if not files:
-      plain = _download_gsm8k(pathlib.Path(folder), fetch)
+    files = files or _download_gsm8k(pathlib.Path(folder), fetch)
     splits = {
       name: _read(path, source=f'gsm8k-{name}', allowed=frozenset())
-      for name, path in plain.items()
+      for name, path in files.items()
     }
-    return datasets.prepare_gsm8k(plain, out=out), splits
+    return datasets.prepare_gsm8k(files, out=out), splits
 
 
 def prepare_jsonl(
@@ -136,10 +133,27 @@ def prepare_jsonl(
   from replay_rl.tasks.text import datasets
 
   splits = {
-    split: _read(path, source=f'{name}-{split}', allowed=allowed)
+    split: _read(
+      path, source=f'{name}-{split}', allowed=allowed, drop_flag='--allow'
+    )
     for split, path in files.items()
   }
   return datasets.prepare(splits, name=name, out=out), splits
+
+
+def print_overlap_of_splits(
+  splits: Mapping[str, Sequence[problems_lib.Problem]], *, num_words: int
+) -> None:
+  """Prints which problems of each split are in a split before it too.
+
+  Args:
+    splits: problems by split.
+    num_words: see `problems.overlap`.
+  """
+  for first, second in itertools.combinations(splits, 2):
+    print_overlap(
+      {first: splits[first]}, {second: splits[second]}, num_words=num_words
+    )
 
 
 def print_overlap(
@@ -172,9 +186,15 @@ def print_overlap(
 
 
 def _read(
-  path: pathlib.Path, *, source: str, allowed: frozenset[str]
+  path: pathlib.Path,
+  *,
+  source: str,
+  allowed: frozenset[str],
+  drop_flag: str | None = None,
 ) -> list[problems_lib.Problem]:
-  problems, report = problems_lib.read(path, source=source, allowed=allowed)
+  problems, report = problems_lib.read(
+    path, source=source, allowed=allowed, drop_flag=drop_flag
+  )
   print(f'{source}: {report.num_kept} problems in {report.num_lines} lines')
   if report.dropped:
     print(f'  dropped {problems_lib.describe(report, report.dropped)}')
@@ -225,6 +245,10 @@ def _check_flags() -> None:
       f'--name = {_NAME.value!r}, --allow = {_ALLOW.value}: must be absent '
       'with --source=gsm8k'
     )
+  if unknown := sorted(set(_ALLOW.value) - set(problems_lib.KINDS)):
+    raise ValueError(
+      f'--allow = {unknown}: must be among {", ".join(problems_lib.KINDS)}'
+    )
   if _OVERLAP_WORDS.value < 1:
     raise ValueError(
       f'--overlap_words = {_OVERLAP_WORDS.value}: must be at least 1'
@@ -253,6 +277,7 @@ def main(arguments: Sequence[str]) -> int:
         files, name=_NAME.value, out=out, allowed=frozenset(_ALLOW.value)
       )
     print(f'wrote {folder}')
+    print_overlap_of_splits(splits, num_words=_OVERLAP_WORDS.value)
     print_overlap(splits, benchmarks, num_words=_OVERLAP_WORDS.value)
   except (ValueError, OSError, ImportError) as error:
     print(f'error: {error}', file=sys.stderr)

@@ -30,7 +30,8 @@ class PrepareDataTest(parameterized.TestCase):
 
   def write(self, name, rows):
     path = self.folder / name
-    content = '\n'.join(json.dumps(row) for row in rows).encode()
+    # A blank line at the end is none.
+    content = '\n'.join([*map(json.dumps, rows), '', '']).encode()
     path.write_bytes(gzip.compress(content) if name[-2:] == 'gz' else content)
     return path
 
@@ -72,6 +73,29 @@ class PrepareDataTest(parameterized.TestCase):
     ]:
       self.assertIn(line, output)
 
+  def test_each_split_is_compared_with_those_before_it(self):
+    same = {**ROWS[0], 'id': 'c'}
+    third = {'id': 'd', 'problem': 'Nothing of the sort.', 'answer': '1'}
+    files = {
+      'train': self.write('train.jsonl', ROWS),
+      'test': self.write('test.jsonl', [same, third]),
+      'extra': self.write('extra.jsonl', [third]),
+    }
+    code, output = self.run_main(
+      source='jsonl',
+      name='tiny',
+      input=[f'{split}={path}' for split, path in files.items()],
+    )
+    self.assertEqual(code, 0, output)
+    self.assertIn(
+      'train holds 1 of the 2 problems of test: 1 exact, 0 near\n'
+      '  c is like a (exact)\n'
+      'train holds 0 of the 1 problems of extra: 0 exact, 0 near\n'
+      'test holds 1 of the 1 problems of extra: 1 exact, 0 near\n'
+      '  d is like d (exact)\n',
+      output,
+    )
+
   def test_many_matches_are_cut_short(self):
     rows = [
       {'id': str(i), 'problem': f'number {i}', 'answer': '1'} for i in range(12)
@@ -98,6 +122,7 @@ class PrepareDataTest(parameterized.TestCase):
     for split in ('train', 'test'):
       (problem,) = datasets.read(folder, split=split)
       self.assertEqual(problem[1:], ('What is 1 + 1?', '2'))
+    self.assertIn('train holds 1 of the 1 problems of test: 1 exact', output)
 
   def test_a_download_must_be_the_published_file(self):
     asked = []
@@ -166,7 +191,7 @@ class PrepareDataTest(parameterized.TestCase):
     ({'source': 'gsm8k', 'overlap_words': 0}, '--overlap_words = 0: must be'),
     (
       {'source': 'jsonl', 'name': 'x', 'input': ['a=b'], 'allow': ['typo']},
-      'error: ',
+      "error: --allow = ['typo']: must be among broken_line, ",
     ),
   )
   def test_wrong_flags_write_nothing(self, values, message):
@@ -182,9 +207,28 @@ class PrepareDataTest(parameterized.TestCase):
     )
     self.assertEqual(code, 2)
     self.assertIn(
-      'error: lines of tiny-test = 1 duplicate_id (lines 3)', output
+      'error: lines of tiny-test = 1 duplicate_id (lines 3): must be '
+      'corrected, or dropped with --allow=duplicate_id\n',
+      output,
     )
     self.assertFalse(self.out.exists())
+
+  def test_no_flag_is_named_that_would_be_refused(self):
+    broken = self.write('broken.jsonl', [{}])
+    whole = self.write('set.jsonl', ROWS)
+    for values in (
+      {'source': 'gsm8k', 'input': [f'train={broken}']},
+      {
+        'source': 'jsonl',
+        'name': 'tiny',
+        'input': [f'test={whole}'],
+        'benchmarks': [str(broken)],
+      },
+    ):
+      code, output = self.run_main(**values)
+      self.assertEqual(code, 2)
+      self.assertEndsWith(output, 'must be corrected\n')
+      self.assertFalse(self.out.exists())
 
   def test_help_names_every_flag_and_imports_nothing_heavy(self):
     done = subprocess.run(

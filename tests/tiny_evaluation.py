@@ -56,6 +56,7 @@ def trained() -> Trained:
     num_iterations=2,
     text__system_message='Think.',
     text__use_chat_template=True,
+    text__chat_variables={'think': True},
     text__max_prompt_tokens=64,
     text__answer_timeout=4.0,
     # Moves the weights also where no answer is right.
@@ -120,4 +121,3 @@ def write_model(folder: pathlib.Path, digits=DIGITS) -> None:
     eos_ids=tokenizer.eos_ids,
     tokenizer_folder=tokens,
   )
-  shutil.copy(tokens / 'generation_config.json', folder)

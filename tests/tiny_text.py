@@ -38,6 +38,7 @@ def settings(folder: pathlib.Path, **changes) -> config_lib.Text:
       'template': 'Question: {problem}\nAnswer:',
       'use_chat_template': False,
       'system_message': None,
+      'chat_variables': None,
       'max_prompt_tokens': 32,
       'drop_long_prompts': False,
       'max_new_tokens': 8,

@@ -27,6 +27,7 @@ import rich.progress
 from absl import logging as absl_logging
 
 from replay_rl import base
+from replay_rl import json_files
 from replay_rl import rng
 from replay_rl.evaluate import benchmark_samples
 from replay_rl.evaluate import evaluation_flags
@@ -47,6 +48,7 @@ from replay_rl.run import placement
 from replay_rl.run import state
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
+from replay_rl.tasks.text import problems as problems_lib
 from replay_rl.tasks.text import prompt_stream
 from replay_rl.tasks.verify import verifier
 
@@ -165,12 +167,12 @@ def _benchmarks(
   }
   for name, benchmark in benchmarks.items():
     # The verifier would refuse the answer, perhaps after hours.
-    longest = max(len(problem.answer) for problem in benchmark.problems)
-    if longest > settings.max_answer_chars:
-      raise ValueError(
-        f'max_answer_chars = {settings.max_answer_chars}: must be at least '
-        f'{longest}, the longest answer of {name}'
-      )
+    problems_lib.check_answers(
+      benchmark.problems, name=name, max_answer_chars=settings.max_answer_chars
+    )
+    if benchmark.table.bos_ids:
+      note = prompt_stream.describe_bos(benchmark.table, tokenizer)
+      logs.say(f'{name}: {note}')
   return benchmarks
 
 
@@ -316,17 +318,16 @@ def _baseline(
     return None
   path = options.baseline / RESULTS
   try:
-    baseline = json.loads(path.read_text())
-    theirs = baseline['settings']['benchmarks']
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    baseline = json_files.read_object(path, advice='run that evaluation again')
+    there, here = (
+      {name: version['problems'] for name, version in versions.items()}
+      for versions in (baseline['settings']['benchmarks'], benchmarks)
+    )
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(
       f'baseline = {str(options.baseline)!r}: must hold the {RESULTS} of an '
       f'evaluation ({error!r})'
     ) from error
-  there, here = (
-    {name: version['problems'] for name, version in versions.items()}
-    for versions in (theirs, benchmarks)
-  )
   if there != here:
     raise ValueError(
       f'baseline = {str(options.baseline)!r}: must be of the same problems '

@@ -58,7 +58,7 @@ def load(
 
   Args:
     data_dir: holds `name.jsonl`, of lines `{id, problem, answer}`; or else a
-      dataset of that name with a split 'test', see `tasks.builders`.
+      dataset of that name with a split 'test', see `tasks.text.datasets`.
     name: of the benchmark.
     tokenizer: of the model.
     template, chat, max_prompt_tokens: see `prompt_stream.make`.

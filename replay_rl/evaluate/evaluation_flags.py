@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+from replay_rl import json_files
 from replay_rl.evaluate import run_weights
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.tasks.text import prompt_stream
@@ -112,15 +113,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   parser.add_argument(
     '--chat',
     action=argparse.BooleanOptionalAction,
-    help="make the prompt a user's message by the model's chat template; one "
-    'of the two must be given with --model',
+    help="make the prompt a user's message by the model's chat template; "
+    '--no-chat samples after the text, which begins as the tokenizer begins a '
+    'text; one of the two must be given with --model',
   )
   add('system', 'system message of the chat')
   add(
     'chat_variables',
     'of the chat template, as JSON, such as {"enable_thinking": false}',
     _object,
-    {},
   )
   add('compute_dtype', 'of the activations')
   add('mesh', 'devices by axis as JSON; -1 for all that are left', _object)
@@ -185,7 +186,9 @@ def resolve(
         f'system = {options.system!r}, chat_variables = '
         f'{options.chat_variables}: must be given only with --chat'
       )
-    values['system'] = None  # A run may have one, which --no-chat ignores.
+    # A run may have these, which --no-chat ignores.
+    values['system'], values['chat_variables'] = None, None
+  values['chat_variables'] = values['chat_variables'] or {}
   values['temperature'], values['top_p'] = _protocol(options)
   values['mesh'] = dict(mesh_lib.make(values['mesh'], field='mesh').shape)
   if run is not None:
@@ -239,7 +242,7 @@ def _names(listed: str) -> tuple[str, ...]:
 
 def _object(text: str) -> dict[str, Any]:
   try:
-    value = json.loads(text)
+    value = json_files.parse(text)
   except ValueError:
     value = None
   if not isinstance(value, dict):

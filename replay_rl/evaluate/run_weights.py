@@ -1,6 +1,5 @@
 """Reads the model of a run: its configuration, and weights of a checkpoint."""
 
-import json
 import pathlib
 import zlib
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from replay_rl import base
+from replay_rl import json_files
 from replay_rl.lm import architecture
 from replay_rl.lm.hf import layout as hf_layout
 from replay_rl.parallel import checksums
@@ -44,7 +44,9 @@ def read_run(folder: pathlib.Path) -> TrainedRun:
   """
   path = folder / workdir_lib.CONFIG
   try:
-    config = json.loads(path.read_text(encoding='utf-8'))['config']
+    config = json_files.read_object(
+      path, advice='name a folder that replay_rl.train wrote'
+    )['config']
     text = config['text']
     if text is None:
       raise ValueError(
@@ -57,7 +59,7 @@ def read_run(folder: pathlib.Path) -> TrainedRun:
       seeds=tuple(config['seed'] + i for i in range(config['num_seeds'])),
       mesh=config['mesh']['shape'],
     )
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(
       f'workdir = {str(folder)!r}: must hold the config of a run in text '
       f'({error!r})'

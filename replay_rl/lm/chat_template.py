@@ -27,8 +27,8 @@ except ImportError as error:
     "package = 'jinja2': must be installed; pip install -e '.[math]'"
   ) from error
 
-# Variables that `render` sets.
-RESERVED = ('messages', 'add_generation_prompt')
+# Variables that `render` sets, and one that is never a template's own.
+RESERVED = ('self', 'messages', 'add_generation_prompt')
 
 
 def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
@@ -79,6 +79,15 @@ def find(folder: pathlib.Path, config: Mapping[str, Any]) -> str | None:
   return by_name['default']
 
 
+def check_names(variables: Mapping[str, Any]) -> None:
+  """Raises ValueError if a variable has a name of `RESERVED`."""
+  if taken := sorted(set(variables) & set(RESERVED)):
+    raise ValueError(
+      f'chat variables = {taken}: must have other names than '
+      f'{", ".join(RESERVED)}'
+    )
+
+
 def render(
   template: str,
   messages: Sequence[Mapping[str, Any]],
@@ -101,20 +110,12 @@ def render(
     ValueError: the template is broken, refuses the messages, computes something
       that is not defined, or asks for the date of today.
   """
-  if taken := sorted(set(variables) & set(RESERVED)):
-    raise ValueError(
-      f'chat variables = {taken}: must have other names than {RESERVED}'
-    )
+  check_names(variables)
   try:
-    # As one dict, so that a variable may have the name of an argument.
     return _compile(template).render(
-      {
-        'messages': messages,
-        'add_generation_prompt': add_generation_prompt,
-        'tools': None,
-        'documents': None,
-        **variables,
-      }
+      messages=messages,
+      add_generation_prompt=add_generation_prompt,
+      **{'tools': None, 'documents': None, **variables},
     )
   except Exception as error:  # Templates are programs, and raise anything.
     reason = ' '.join(str(error).split())

@@ -137,7 +137,12 @@ def task(
   settings = dataclasses.asdict(config.text)
   del settings['reward']
   reward = chosen['text.reward']
-  return text_task.make(reward_fn=reward.bind(reward.scalars), **settings)
+  evaluation = config.evaluation
+  return text_task.make(
+    reward_fn=reward.bind(reward.scalars),
+    num_evaluation_prompts=evaluation.num_prompts if evaluation.every else None,
+    **settings,
+  )
 
 
 def planned_shape(config: config_lib.Config) -> task_lib.Shape:

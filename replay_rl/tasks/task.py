@@ -98,8 +98,8 @@ class TextTask:
     judge_fn: judges responses.
     reference_fn: the right answer to the problem of a row number.
     statuses: what the verifier may say of a response.
+    sources: SHA-256 of what the task has read, in hexadecimal, by its name.
     notes: what a user should know of the data, a line each.
-    sources: hashes of the contents that it read, by what they are.
     close_fn: ends the processes that judge.
   """
 
@@ -110,8 +110,8 @@ class TextTask:
   reference_fn: Callable[[int], str]
   decode_fn: Callable[[np.ndarray], str]
   statuses: tuple[str, ...]
-  notes: tuple[str, ...]
   sources: Mapping[str, str]
+  notes: tuple[str, ...]
   close_fn: Callable[[], None]
 
 

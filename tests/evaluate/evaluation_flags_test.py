@@ -78,7 +78,6 @@ class ResolveTest(parameterized.TestCase):
       '--step=1',
       '--max_new_tokens=99',
       '--tokenizer=elsewhere',
-      '--chat_variables={"think": false}',
       run=run,
     )
     self.assertEqual(num_workers, 1)
@@ -92,7 +91,7 @@ class ResolveTest(parameterized.TestCase):
         'template': 'Question: {problem}\nAnswer:',
         'chat': True,
         'system': 'Think.',
-        'chat_variables': {'think': False},
+        'chat_variables': {'think': True},
         'max_prompt_tokens': 64,
         'max_new_tokens': 99,
         'compute_dtype': 'float32',
@@ -104,5 +103,9 @@ class ResolveTest(parameterized.TestCase):
     )
     no_chat, _ = _resolve(*flags, '--no-chat', run=run)
     self.assertEqual((no_chat.chat, no_chat.system), (False, None))
+    self.assertEqual(no_chat.chat_variables, {})
+    for text, variables in (('{}', {}), ('{"a": 1}', {'a': 1})):
+      given, _ = _resolve(*flags, f'--chat_variables={text}', run=run)
+      self.assertEqual(given.chat_variables, variables)
     self.assertEqual(no_chat.step, 2)
     self.assertEqual(no_chat.tokenizer, trained.config.text.tokenizer)

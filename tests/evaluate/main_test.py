@@ -14,6 +14,7 @@ from absl.testing import parameterized
 
 from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.evaluate import scores
+from replay_rl.lm import tokenizer
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.tasks.verify import equality
 from replay_rl.tasks.verify import verifier as verifier_lib
@@ -159,7 +160,8 @@ class MainTest(EvaluateTestCase):
       max_file_bytes=10**6,
       max_position_embeddings=72,
       bos_id=None,
-      eos_ids=[tiny_tokenizer.STOP],
+      eos_ids=tokenizer.load(config.text.tokenizer).eos_ids,
+      tokenizer_folder=pathlib.Path(config.text.tokenizer),
     )
     template = {'template': config.text.template}
     sizes = {'max_prompt_tokens': 64, 'max_new_tokens': 8}
@@ -167,8 +169,8 @@ class MainTest(EvaluateTestCase):
       *self.flags(
         'a',
         model=self.folder / 'exported',
-        tokenizer=config.text.tokenizer,
         system='Think.',
+        chat_variables='{"think": true}',
         **template,
         **sizes,
       ),
@@ -189,7 +191,8 @@ class MainTest(EvaluateTestCase):
     )
     self.assertEqual(
       {name for name, value in one.items() if value != other[name]},
-      {'model', 'workdir', 'step', 'seed', 'memory_limit', 'answer_timeout'},
+      {'model', 'workdir', 'step', 'seed', 'memory_limit', 'answer_timeout'}
+      | {'tokenizer'},
     )
     code, _, error = self.main(*of_run)
     self.assertEqual(code, 2)
@@ -255,6 +258,26 @@ class MainTest(EvaluateTestCase):
     self.assertIn("must be of the same problems {'short': ", error)
     self.assertEqual(self.files('short'), {})
 
+  def test_a_text_begins_as_the_tokenizer_begins_one(self):
+    folder = self.folder / 'with_bos'
+    shutil.copytree(self.folder / 'model', folder)
+    tiny_tokenizer.change_json(
+      folder / 'tokenizer_config.json', add_bos_token=None
+    )
+    flags = {'n': 1, 'temperature': 0}
+    lengths = []
+    for out, model in (('without', self.folder / 'model'), ('with', folder)):
+      code, shown, error = self.main(
+        *self.flags(out, model=model, **flags), '--no-chat'
+      )
+      self.assertEqual(code, 0, error)
+      note = "short: each prompt begins with '<|start|>', as the tokenizer begi"
+      self.assertEqual(note in ' '.join(shown.split()), out == 'with')
+      lengths.append(
+        [line['prompt_tokens'] for line in self.lines(out, 'long')]
+      )
+    self.assertEqual([length + 1 for length in lengths[0]], lengths[1])
+
 
 class BadInputTest(EvaluateTestCase):
   @parameterized.parameters(
@@ -271,9 +294,13 @@ class BadInputTest(EvaluateTestCase):
     ({'temperature': -1}, 'temperature = -1.0: must be at least 0'),
     ({'top_p': 1.5}, 'top_p = 1.5: must be in (0, 1]'),
     ({'n': 0}, 'n = 0: must be at least 1'),
-    ({'system': 'Hello'}, "system = 'Hello', chat_variables = {}: must be "),
+    ({'system': 'Hello'}, "system = 'Hello', chat_variables = None: must be"),
     ({'batch_size': 7}, 'batch_size = 7: must be a multiple of the 2 devices'),
     ({'max_answer_chars': 1}, 'max_answer_chars = 1: must be at least 2, the'),
+    (
+      {'chat_variables': '{"a": 1}'},
+      "system = None, chat_variables = {'a': 1}: must be given only with --ch",
+    ),
     ({'max_prompt_tokens': 2}, 'prompts that fit (max_prompt_tokens = 2'),
     ({'max_new_tokens': 99}, 'must be at most max_position_embeddings = 64'),
     ({'baseline': 'nowhere'}, "baseline = 'nowhere': must hold the results.j"),
@@ -286,6 +313,19 @@ class BadInputTest(EvaluateTestCase):
     self.assertIn(message, error)
     self.assertEqual(self.files('bad'), {})
 
+  @parameterized.parameters(
+    '', '{', '[]', '{"settings": {"benchmarks": [3]}}', '[' * 100_000
+  )
+  def test_a_damaged_baseline_is_named(self, content):
+    (self.folder / 'damaged').mkdir(exist_ok=True)
+    (self.folder / 'damaged/results.json').write_text(content)
+    flags = self.flags('bad', baseline=self.folder / 'damaged')
+    code, _, error = self.main(*flags, '--no-chat')
+    self.assertEqual(code, 2)
+    self.assertRegex(
+      error, '^error: baseline = .*: must hold the results.j.*\n$'
+    )
+
   def test_whether_to_chat_must_be_said(self):
     code, _, error = self.main(*self.flags('bad'))
     self.assertEqual(code, 2)
@@ -296,6 +336,7 @@ class BadInputTest(EvaluateTestCase):
     ({'benchmarks': '../short'}, 'must be distinct names'),
     ({'mesh': 'data'}, 'must be a JSON object'),
     ({'chat_variables': '3'}, 'must be a JSON object'),
+    ({'mesh': '[' * 100_000}, 'must be a JSON object'),
     ({'bench': 'short'}, 'unrecognized arguments'),
   )
   def test_flags_that_cannot_be_read_end_the_process(self, changes, message):

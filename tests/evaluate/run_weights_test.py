@@ -126,7 +126,7 @@ class EvaluatedTest(parameterized.TestCase):
     self.assertEqual(result.vocab_size, 304)
 
   @parameterized.parameters(
-    (None, r'must hold the config of a run in text \(FileNotFound'),
+    (None, r'must hold the config of a run in text .*No such file'),
     (
       {'config': {'text': None, 'task': 'addition()'}},
       'task = .addition...: must be .problems...',

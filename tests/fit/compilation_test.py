@@ -32,6 +32,7 @@ def text_config(**changes) -> config_lib.Config:
     template='{problem}',
     use_chat_template=False,
     system_message=None,
+    chat_variables=None,
     max_prompt_tokens=6,
     drop_long_prompts=True,
     max_new_tokens=4,

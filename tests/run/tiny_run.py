@@ -134,6 +134,7 @@ def text_task(calls: list | None = None) -> task_lib.TextTask:
     reference_fn=lambda row: f'answer {row}',
     decode_fn=like.decode_fn,
     statuses=STATUSES,
+    sources={},
     notes=(),
     close_fn=lambda: None,
   )

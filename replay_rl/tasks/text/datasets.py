@@ -5,8 +5,10 @@ The files are array_record, which `grain` reads by index. `tfds.load`,
 them.
 """
 
+import contextlib
 import pathlib
 import re
+import tempfile
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -133,7 +135,7 @@ def prepare_gsm8k(
   That builder orders rows by a hash and keeps no ids.
 
   Args:
-    files: the original JSON Lines, unpacked, by split: 'train' and 'test'.
+    files: the original JSON Lines, plain or .gz, by split: 'train' and 'test'.
     out: folder of datasets.
 
   Returns:
@@ -143,13 +145,17 @@ def prepare_gsm8k(
   Raises:
     ValueError: a file is missing, a line is broken, or the folder exists.
   """
-  paths = {split: pathlib.Path(path) for split, path in files.items()}
-  for split, path in paths.items():
+  for split, path in files.items():
     # The official builder would name no line, or would not fail at all.
     problems_lib.read(path, source=split, allowed=frozenset())
-  return _write(
-    _LocalGsm8k(paths, data_dir=str(out), file_format='array_record')
-  )
+  with tempfile.TemporaryDirectory() as folder:
+    # That builder reads plain files, and no blank line.
+    plain = {split: pathlib.Path(folder) / f'{split}.jsonl' for split in files}
+    for split, path in files.items():
+      plain[split].write_bytes(b'\n'.join(problems_lib.lines(path)))
+    return _write(
+      _LocalGsm8k(plain, data_dir=str(out), file_format='array_record')
+    )
 
 
 def source(folder: str | pathlib.Path, *, split: str) -> Sequence[Row]:
@@ -160,8 +166,8 @@ def source(folder: str | pathlib.Path, *, split: str) -> Sequence[Row]:
     split: such as 'train'.
 
   Raises:
-    ValueError: the folder holds no dataset in array_record files, or no such
-      split.
+    ValueError: the folder holds no dataset in array_record files, or a damaged
+      one, or no such split.
   """
   folder = pathlib.Path(folder)
   if not (folder / 'dataset_info.json').is_file():
@@ -169,8 +175,9 @@ def source(folder: str | pathlib.Path, *, split: str) -> Sequence[Row]:
       f'folder = {str(folder)!r}: must hold a dataset that '
       'scripts/prepare_data.py made'
     )
-  # tfds hides the signatures of its methods from type checkers.
-  builder: Any = tfds.builder_from_directory(folder)
+  with _refusing(folder):
+    # tfds hides the signatures of its methods from type checkers.
+    builder: Any = tfds.builder_from_directory(folder)
   file_format = builder.info.file_format
   if file_format != tfds.core.FileFormat.ARRAY_RECORD:
     raise ValueError(
@@ -181,7 +188,8 @@ def source(folder: str | pathlib.Path, *, split: str) -> Sequence[Row]:
     raise ValueError(
       f'split = {split!r}: must be one of {sorted(builder.info.splits)}'
     )
-  return builder.as_data_source(split=split)
+  with _refusing(folder):
+    return builder.as_data_source(split=split)
 
 
 def read(
@@ -196,9 +204,12 @@ def read(
   Raises:
     ValueError: as `source`, or the rows have another layout.
   """
-  result = []
-  for index, row in enumerate(source(folder, split=split)):
-    text = {name: value.decode() for name, value in row.items()}
+  rows, result = source(folder, split=split), []
+  with _refusing(folder):
+    texts = [
+      {name: value.decode() for name, value in row.items()} for row in rows
+    ]
+  for index, text in enumerate(texts):
     if set(text) == set(problems_lib.Problem._fields):
       result.append(problems_lib.Problem(**text))
     elif {'question', 'short_answer'} <= set(text):
@@ -215,6 +226,19 @@ def read(
         f'gsm8k, in {folder}'
       )
   return result
+
+
+@contextlib.contextmanager
+def _refusing(folder: str | pathlib.Path) -> Iterator[None]:
+  """Turns what tfds raises for a damaged dataset into a ValueError."""
+  try:
+    yield
+  except Exception as error:  # There are many kinds, of several libraries.
+    reason = ' '.join(f'{type(error).__name__}: {error}'.split())
+    raise ValueError(
+      f'folder = {str(folder)!r}: must hold a whole dataset ({reason:.200}); '
+      'delete it, and make it again with scripts/prepare_data.py'
+    ) from error
 
 
 def _write(builder: tfds.core.DatasetBuilder) -> pathlib.Path:

@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import hashlib
 import json
 import pathlib
 import re
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from replay_rl import constants
+from replay_rl import json_files
 from replay_rl.tasks import task
 
 # Kinds of lines that `check` refuses or, if that is allowed, drops.
@@ -89,19 +91,21 @@ def parse(line: str | bytes, *, default_id: str) -> Problem:
   Raises:
     ValueError: the line has neither form.
   """
-  row = json.loads(line)
+  row = json_files.parse(line)
   if not isinstance(row, dict):
     raise ValueError(f'line = {line!r:.40}: must be a JSON object')
   is_gsm8k = 'question' in row and 'problem' not in row
   names = ('question', 'answer') if is_gsm8k else Problem._fields
   for name in names:
     if not isinstance(row.get(name), str):
-      raise ValueError(f'{name} = {row.get(name)!r}: must be a string')
+      value = constants.shown(row.get(name))
+      raise ValueError(f'{name} = {value}: must be a string')
     row[name].encode()  # Raises ValueError for a single surrogate.
   if not is_gsm8k:
     return Problem(*(row[name].strip() for name in names))
   if row['answer'].count('####') != 1:
-    raise ValueError(f"answer = {row['answer']!r}: must contain '####' once")
+    value = constants.shown(row['answer'])
+    raise ValueError(f"answer = {value}: must contain '####' once")
   answer = row['answer'].split('####')[1].strip().replace(',', '')
   return Problem(default_id, row['question'].strip(), answer)
 
@@ -111,6 +115,7 @@ def check(
   *,
   source: str,
   allowed: frozenset[str],
+  drop_flag: str | None = None,
 ) -> tuple[list[Problem], Report]:
   """Returns the problems of lines of JSON, and a report on the other lines.
 
@@ -123,6 +128,8 @@ def check(
     source: names the lines in errors. Where a line has no id, it is part of the
       id: 'source-00000' for the first line.
     allowed: those of `KINDS` that may be dropped.
+    drop_flag: the flag with which a user of the calling program sets `allowed`,
+      for errors; None if it has none.
 
   Raises:
     ValueError: a line is of a kind that is not allowed (the message has counts
@@ -163,9 +170,12 @@ def check(
     reason=reason,
   )
   if refused := [kind for kind in report.dropped if kind not in allowed]:
+    how = ''
+    if drop_flag is not None:
+      kinds = (kind for kind in KINDS if kind in allowed or kind in refused)
+      how = f', or dropped with {drop_flag}={",".join(kinds)}'
     raise ValueError(
-      f'lines of {source} = {describe(report, refused)}: must be corrected, or '
-      'allowed to be dropped'
+      f'lines of {source} = {describe(report, refused)}: must be corrected{how}'
     )
   if not kept:
     raise ValueError(f'lines of {source} = {number}: must hold a problem')
@@ -185,25 +195,34 @@ def describe(report: Report, kinds: Iterable[str]) -> str:
 
 
 def read(
-  path: str | pathlib.Path, *, source: str, allowed: frozenset[str]
+  path: str | pathlib.Path,
+  *,
+  source: str,
+  allowed: frozenset[str],
+  drop_flag: str | None = None,
 ) -> tuple[list[Problem], Report]:
   """Returns `check` of a file of JSON Lines, plain or `.gz`.
 
   Raises:
-    ValueError: see `check` and `unpacked`.
+    ValueError: see `check` and `lines`.
   """
-  content = unpacked(path)
-  lines = content.removesuffix(b'\n').split(b'\n') if content else []
-  return check(lines, source=source, allowed=allowed)
+  return check(lines(path), source=source, allowed=allowed, drop_flag=drop_flag)
 
 
-def unpacked(path: str | pathlib.Path) -> bytes:
-  """Returns the content of a file, plain or `.gz`.
+def lines(path: str | pathlib.Path) -> list[bytes]:
+  """Returns the lines of a file, plain or `.gz`, without blank ones at its end.
 
   Raises:
     ValueError: the file is missing, or a `.gz` file is damaged.
   """
-  path = pathlib.Path(path)
+  result = _unpacked(pathlib.Path(path)).split(b'\n')
+  # Editors and shells end a file with any number of line breaks.
+  while result and not result[-1].strip():
+    result.pop()
+  return result
+
+
+def _unpacked(path: pathlib.Path) -> bytes:
   if not path.is_file():
     raise ValueError(f'path = {str(path)!r}: must be a file')
   content = path.read_bytes()
@@ -215,6 +234,36 @@ def unpacked(path: str | pathlib.Path) -> bytes:
     raise ValueError(
       f'path = {str(path)!r}: must be a gzip file ({error})'
     ) from error
+
+
+def check_answers(
+  problems: Sequence[Problem], *, name: str, max_answer_chars: int
+) -> None:
+  """Raises ValueError if the verifier would refuse an answer.
+
+  Args:
+    problems: whose answers are references of the verifier.
+    name: of the set, for errors.
+    max_answer_chars: see `verifier.Verifier`.
+  """
+  long = [p for p in problems if len(p.answer) > max_answer_chars]
+  if long:
+    longest = max(len(problem.answer) for problem in long)
+    raise ValueError(
+      f'max_answer_chars = {max_answer_chars}: must be at least {longest}, the '
+      f'longest answer of {name}; {len(long)} of {len(problems)} answers are '
+      f'longer than allowed: {_named(long)}'
+    )
+  if blank := [problem for problem in problems if not problem.answer.strip()]:
+    raise ValueError(
+      f'blank answers of {name} = {len(blank)} ({_named(blank)}): must be none'
+    )
+
+
+def content_hash(problems: Sequence[Problem]) -> str:
+  """Returns the SHA-256 of ids, problems and answers, in order, as hex."""
+  text = json.dumps([list(problem) for problem in problems])
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -278,6 +327,12 @@ def overlap(
       if index not in best or _rank(entry) > _rank(best[index]):
         best[index] = entry
   return [best[index] for index in sorted(best)]
+
+
+def _named(problems: Sequence[Problem]) -> str:
+  """Returns the first ids, as text."""
+  ids = [constants.shown(problem.id) for problem in problems[:_NUM_NAMED]]
+  return ', '.join(ids + ['...'] * (len(problems) > _NUM_NAMED))
 
 
 def _rank(entry: Overlap) -> tuple[bool, int]:

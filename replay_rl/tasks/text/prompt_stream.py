@@ -15,6 +15,7 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl import constants
+from replay_rl.lm import chat_template
 from replay_rl.lm import tokenizer as tokenizer_lib
 from replay_rl.tasks import task
 from replay_rl.tasks.text import problems as problems_lib
@@ -67,6 +68,8 @@ class Table(NamedTuple):
   rows: `[N]` int32, the index of each prompt's problem in the set.
   num_dropped: problems of the set that have no prompt here, as it is too long.
   longest: tokens of the longest prompt of the set.
+  bos_ids: tokens that `make` put before prompts that did not begin with them;
+    () for none.
   """
 
   tokens: np.ndarray
@@ -74,6 +77,7 @@ class Table(NamedTuple):
   rows: np.ndarray
   num_dropped: int
   longest: int
+  bos_ids: tuple[int, ...]
 
 
 @constants.checked
@@ -125,8 +129,9 @@ def make(
 ) -> Table:
   """Returns problems as prompts, tokenized once.
 
-  This function puts nothing before or after the template. If a model needs a
-  beginning-of-sequence token, the template or the chat template has it.
+  A text that is no chat gets what the tokenizer puts before a text, such as
+  the beginning-of-sequence token of Llama 3, unless it begins with it. A chat
+  template has that token itself. Nothing else is put before or after a prompt.
 
   Args:
     problems: at least one.
@@ -143,14 +148,18 @@ def make(
       is left, or a prompt is too long and may not be dropped.
   """
   _check_template(template)
-  prompts = []
+  bos_ids = tokenizer.bos_ids if chat is None else ()
+  prompts, has_own_bos = [], True
   for problem in problems:
     text = template.format(problem=problem.problem)
     if chat is not None:
       text = _as_messages(tokenizer, text, chat)
-    prompts.append(tokenizer.encode(text))
-    if not prompts[-1]:
+    ids = tokenizer.encode(text)
+    if not ids:
       raise ValueError(f'prompt of {problem.id!r} = []: must have a token')
+    if tuple(ids[: len(bos_ids)]) != bos_ids:
+      ids, has_own_bos = [*bos_ids, *ids], False
+    prompts.append(ids)
   longest = max((len(prompt) for prompt in prompts), default=0)
   kept = [i for i, p in enumerate(prompts) if len(p) <= max_prompt_tokens]
   num_dropped = len(prompts) - len(kept)
@@ -174,7 +183,14 @@ def make(
     rows=np.array(kept, np.int32),
     num_dropped=num_dropped,
     longest=longest,
+    bos_ids=() if has_own_bos else bos_ids,
   )
+
+
+def describe_bos(table: Table, tokenizer: tokenizer_lib.Tokenizer) -> str:
+  """Returns what `make` put before the prompts, as text for people."""
+  text = tokenizer.decode(table.bos_ids, skip_special=False)
+  return f'each prompt begins with {text!r}, as the tokenizer begins a text'
 
 
 def take(table: Table, positions: np.ndarray) -> base.Prompts:
@@ -201,6 +217,7 @@ def take(table: Table, positions: np.ndarray) -> base.Prompts:
 def _as_messages(
   tokenizer: tokenizer_lib.Tokenizer, text: str, chat: Chat
 ) -> str:
+  chat_template.check_names(chat.variables)
   messages = [{'role': 'user', 'content': text}]
   if chat.system is not None:
     messages.insert(0, {'role': 'system', 'content': chat.system})

@@ -2,7 +2,10 @@
 
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +31,12 @@ def make(
   split: str,
   evaluation_problems: str | None,
   evaluation_split: str | None,
+  num_evaluation_prompts: int | None,
   tokenizer: str,
   template: str,
   use_chat_template: bool,
   system_message: str | None,
+  chat_variables: Mapping[str, Any] | None,
   max_prompt_tokens: int,
   drop_long_prompts: bool,
   max_new_tokens: int,
@@ -48,10 +53,13 @@ def make(
     split: the split of `problems` to learn from.
     evaluation_problems: folder of problems to evaluate on; None for none.
     evaluation_split: the split of that folder; None for none.
+    num_evaluation_prompts: how many prompts a caller will ask
+      `eval_prompts_fn` for; None if it will not.
     tokenizer: folder of the model's tokenizer.
     template: see `prompt_stream.make`.
     use_chat_template: make the prompt a message of the user.
     system_message: the message before it; None for none.
+    chat_variables: further variables of the chat template; None for none.
     max_prompt_tokens: L.
     drop_long_prompts: leave out problems with longer prompts.
     max_new_tokens: R.
@@ -62,12 +70,17 @@ def make(
     max_answer_chars: see `verifier.Verifier`.
 
   Raises:
-    ValueError: an argument is not as above, or files are missing.
+    ValueError: an argument is not as above, files are missing or damaged, the
+      verifier would refuse an answer, or there are fewer problems than prompts
+      to evaluate on.
   """
-  if system_message is not None and not use_chat_template:
+  chat = None
+  if use_chat_template:
+    chat = prompt_stream.Chat(system_message, chat_variables or {})
+  elif system_message is not None or chat_variables is not None:
     raise ValueError(
-      f'system_message = {system_message!r}: must be None without '
-      'use_chat_template'
+      f'system_message = {system_message!r}, chat_variables = '
+      f'{chat_variables}: must be None without use_chat_template'
     )
   words = tokenizer_lib.load(tokenizer)
   as_prompts = functools.partial(
@@ -76,7 +89,7 @@ def make(
     template=template,
     max_prompt_tokens=max_prompt_tokens,
     drop_long_prompts=drop_long_prompts,
-    chat=prompt_stream.Chat(system_message, {}) if use_chat_template else None,
+    chat=chat,
   )
   if (evaluation_problems is None) != (evaluation_split is None):
     raise ValueError(
@@ -90,13 +103,22 @@ def make(
   # The problems to evaluate on come after the problems to learn from.
   both = [*learned, *evaluated]
   table = as_prompts(learned)
-  notes = [_describe('problems', learned, table)]
+  tables = {'problems': (learned, table)}
   eval_prompts_fn = None
   if evaluated:
     eval_table = as_prompts(evaluated)
-    notes.append(_describe('evaluation_problems', evaluated, eval_table))
+    tables['evaluation_problems'] = (evaluated, eval_table)
     eval_prompts_fn = functools.partial(
       _first_prompts, eval_table, first_row=len(learned)
+    )
+    if num_evaluation_prompts is not None:
+      _check_size(num_evaluation_prompts, eval_table)
+  for name, (of_set, kept) in tables.items():
+    # The verifier would refuse an answer when it is asked for, after hours.
+    problems_lib.check_answers(
+      [of_set[row] for row in kept.rows],
+      name=name,
+      max_answer_chars=max_answer_chars,
     )
   verifier_fn = functools.cache(
     lambda: verifier.Verifier(
@@ -126,8 +148,18 @@ def make(
     reference_fn=lambda row: both[row].answer,
     decode_fn=functools.partial(words.decode, skip_special=False),
     statuses=tuple(_as_name(status) for status in verifier.STATUSES),
-    notes=tuple(notes),
-    sources={},
+    sources={
+      **{
+        name: problems_lib.content_hash(of_set)
+        for name, (of_set, _) in tables.items()
+      },
+      'tokenizer': words.content_hash,
+    },
+    notes=tuple(
+      note
+      for name, (of_set, kept) in tables.items()
+      for note in _notes(name, of_set, kept, words)
+    ),
     close_fn=lambda: (
       verifier_fn().close() if verifier_fn.cache_info().currsize else None
     ),
@@ -196,11 +228,7 @@ def _prompts(
 def _first_prompts(
   table: prompt_stream.Table, num_prompts: int, *, first_row: int
 ) -> base.Prompts:
-  if num_prompts > len(table.rows):
-    raise ValueError(
-      f'num_prompts = {num_prompts}: must be at most the {len(table.rows)} '
-      'problems to evaluate on'
-    )
+  _check_size(num_prompts, table)
   # A set is often sorted, so its first problems are not a fair sample.
   prompts = _prompts(table, 0, 0, num_prompts)
   return prompts._replace(
@@ -209,15 +237,26 @@ def _first_prompts(
   )
 
 
-def _describe(
+def _check_size(num_prompts: int, table: prompt_stream.Table) -> None:
+  if num_prompts > len(table.rows):
+    raise ValueError(
+      f'evaluation.num_prompts = {num_prompts}: must be at most the '
+      f'{len(table.rows)} problems to evaluate on'
+    )
+
+
+def _notes(
   name: str,
   problems: Sequence[problems_lib.Problem],
   table: prompt_stream.Table,
-) -> str:
-  return (
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> Iterator[str]:
+  yield (
     f'{name}: {len(problems)} problems, of which {table.num_dropped} are too '
     f'long and left out; the longest prompt has {table.longest} tokens'
   )
+  if table.bos_ids:
+    yield f'{name}: {prompt_stream.describe_bos(table, tokenizer)}'
 
 
 def _as_name(status: str) -> str:

@@ -1,3 +1,4 @@
+import gzip
 import json
 import pathlib
 import runpy
@@ -139,6 +140,45 @@ class BuildersTest(parameterized.TestCase):
       ValueError, 'file_format = .*: must be array_record'
     ):
       datasets.source(folder, split='train')
+
+  @parameterized.product(
+    name=('dataset_info.json', 'features.json'),
+    content=('', '{"a": 1', '{}', '[]', 'null', '[' * 100_000, '\udcff'),
+  )
+  def test_a_damaged_description_is_one_line(self, name, content):
+    folder = self.prepare()
+    (folder / name).write_bytes(content.encode(errors='surrogateescape'))
+    self.refused(folder)
+
+  @parameterized.parameters('missing', 'empty', 'cut', 'zeros', 'folder')
+  def test_damaged_records_are_one_line(self, damage):
+    folder = self.prepare()
+    (path,) = folder.glob('*train*')
+    content = path.read_bytes()
+    path.unlink()
+    if damage == 'folder':
+      path.mkdir()
+    elif damage != 'missing':
+      half = len(content) // 2
+      path.write_bytes(
+        {'empty': b'', 'cut': content[:half], 'zeros': bytes(2 * half)}[damage]
+      )
+    self.refused(folder)
+
+  def refused(self, folder):
+    with self.assertRaisesRegex(
+      ValueError,
+      rf"^folder = '{folder}': must hold a whole dataset \(.*\); delete it, "
+      r'and make it again with scripts/prepare_data\.py$',
+    ):
+      datasets.read(folder, split='train')
+
+  def test_a_file_of_gsm8k_may_be_packed_and_end_with_blank_lines(self):
+    files = self.gsm8k_files()
+    packed = files['test'].with_name('test.jsonl.gz')
+    packed.write_bytes(gzip.compress(files['test'].read_bytes() + b'\n \n'))
+    folder = datasets.prepare_gsm8k({**files, 'test': packed}, out=self.out)
+    self.assertLen(datasets.read(folder, split='test'), 2)
 
   def test_rows_of_another_layout_are_refused(self):
     rows = [{'id': b'a', 'text': b'b'}]

@@ -39,6 +39,8 @@ class ParseTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ('{', 'Expecting'),
+    ('[' * 100_000, 'nested too deeply'),
+    ('{"id":' * 100_000, 'nested too deeply'),
     ('[1]', 'line = .*: must be a JSON object'),
     ('', 'Expecting value'),
     (b'{"id": "\xff"}', "can't decode"),
@@ -101,6 +103,24 @@ class CheckTest(parameterized.TestCase):
     ):
       problems.check(lines, source='set', allowed=NONE)
 
+  def test_the_error_names_the_flag_that_drops_lines(self):
+    lines = [line('a', 'x'), 'null', line('b', ' '), line('c', 'x')]
+    for flag, end in (
+      (None, 'must be corrected'),
+      (
+        '--allow',
+        'must be corrected, or dropped with '
+        '--allow=broken_line,empty_problem,duplicate_problem',
+      ),
+    ):
+      with self.assertRaisesRegex(ValueError, f': {end}$'):
+        problems.check(
+          lines,
+          source='set',
+          allowed=frozenset({'empty_problem'}),
+          drop_flag=flag,
+        )
+
   def test_a_clean_set_passes_whole(self):
     lines = [line('a', 'x'), line('b', 'y')]
     kept, report = problems.check(lines, source='set', allowed=NONE)
@@ -132,7 +152,7 @@ class ReadTest(parameterized.TestCase):
     path.write_bytes(content)
     return problems.read(path, source='set', allowed=NONE)
 
-  @parameterized.parameters(b'', b'\n')
+  @parameterized.parameters(b'', b'\n', b'\n\n', b'\r\n \n\t')
   def test_plain_and_packed_files_are_the_same(self, end):
     # U+2028 ends a line for some readers, but not in JSON Lines.
     lines = [line('a', 'x'), '{"id":"b","problem":"y\u2028z","answer":"1"}']
@@ -142,6 +162,15 @@ class ReadTest(parameterized.TestCase):
     self.assertEqual(plain, packed)
     self.assertEqual([p.problem for p in plain], ['x', 'y\u2028z'])
     self.assertEqual(report.num_lines, 2)
+
+  def test_a_blank_line_that_others_follow_is_broken(self):
+    with self.assertRaisesRegex(ValueError, r'1 broken_line \(lines 2'):
+      self.read('x.jsonl', f'{line("a", "x")}\n\n{line("b", "y")}'.encode())
+
+  @parameterized.parameters(b'', b'\n', b'\n\n')
+  def test_a_file_of_blank_lines_holds_no_problem(self, content):
+    with self.assertRaisesRegex(ValueError, 'lines of set = 0: must hold a'):
+      self.read('x.jsonl', content)
 
   def test_unreadable_files_are_named(self):
     with self.assertRaisesRegex(

@@ -118,6 +118,34 @@ class MakeTest(parameterized.TestCase):
       (table.num_dropped, table.longest), (0, max(table.lengths))
     )
 
+  def test_a_text_begins_as_the_tokenizer_begins_one(self):
+    plain = self.make()
+    self.assertEqual((self.tokenizer.bos_ids, plain.bos_ids), ((), ()))
+    self.tokenizer.bos_ids = (tiny_tokenizer.START,)
+    begun = self.make()
+    self.assertEqual(begun.bos_ids, (tiny_tokenizer.START,))
+    np.testing.assert_array_equal(begun.lengths, plain.lengths + 1)
+    self.assertEqual(begun.longest, plain.longest + 1)
+    self.assertEqual(self.text(begun, 0), '<|start|>x')
+    # Not twice.
+    own = self.make('<|start|>{problem}')
+    self.assertEqual((self.text(own, 0), own.bos_ids), ('<|start|>x', ()))
+    # A chat template has the token itself, where it wants it.
+    chat = self.make(chat=prompt_stream.Chat(system=None, variables={}))
+    self.assertStartsWith(self.text(chat, 0), '<|start|>user')
+    self.assertEqual(chat.bos_ids, ())
+    empty = problems_lib.Problem('e', '', '1')
+    with self.assertRaisesRegex(ValueError, r"prompt of 'e' = \[\]: must"):
+      self.make(problems=[empty])
+
+  def test_one_of_several_prompts_may_begin_by_itself(self):
+    self.tokenizer.bos_ids = (tiny_tokenizer.START,)
+    own = problems_lib.Problem('o', '<|start|>y', '1')
+    table = self.make(problems=[PROBLEMS[0], own])
+    self.assertEqual(self.text(table, 0), '<|start|>x')
+    self.assertEqual(self.text(table, 1), '<|start|>y')
+    self.assertEqual(table.bos_ids, (tiny_tokenizer.START,))
+
   def test_rows_are_padded_on_the_right(self):
     table = self.make()
     self.assertEqual(table.tokens.shape, (3, 60))

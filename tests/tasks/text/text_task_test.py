@@ -2,15 +2,19 @@
 
 import dataclasses
 import pathlib
+import shutil
 import tempfile
 
 import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.lm import tokenizer
+from replay_rl.tasks.text import datasets
+from replay_rl.tasks.text import problems as problems_lib
 from replay_rl.tasks.text import rewards
 from replay_rl.tasks.text import text_task
 from tests import tiny_text
+from tests import tiny_tokenizer
 
 
 def _reward(*arguments):
@@ -21,7 +25,8 @@ def _reward(*arguments):
 def _make(folder, **changes):
   settings = dataclasses.asdict(tiny_text.settings(folder))
   del settings['reward']
-  return text_task.make(**{'reward_fn': _reward, **settings, **changes})
+  fixed = {'reward_fn': _reward, 'num_evaluation_prompts': None}
+  return text_task.make(**{**fixed, **settings, **changes})
 
 
 class TextTest(parameterized.TestCase):
@@ -127,16 +132,179 @@ class TextTest(parameterized.TestCase):
     )
     text = self._decoded(task.prompts_fn(0, 0, 1))[0]
     self.assertIn('<|start|>system\nAdd.', text)
-    self.assertIn('<|start|>assistant', text)
+    self.assertIn('<|start|>assistant\n<think>', text)
+
+  def test_the_chat_template_reads_the_variables(self):
+    task = _make(
+      self.folder,
+      use_chat_template=True,
+      chat_variables={'think': True, 'facts': 'x'},
+      max_prompt_tokens=80,
+    )
+    text = self._decoded(task.prompts_fn(0, 0, 1))[0]
+    self.assertEndsWith(text, '"x"\n<|start|>assistant\n')
+
+  def test_a_text_begins_as_the_tokenizer_begins_one(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    _make(folder)
+    tiny_tokenizer.change_json(
+      folder / 'tokenizer/tokenizer_config.json', add_bos_token=None
+    )
+    task = _make(folder)
+    for prompts in (task.prompts_fn(0, 0, 8), task.eval_prompts_fn(6)):
+      for text in self._decoded(prompts):
+        self.assertStartsWith(text, '<|start|>Question:')
+    begins = "each prompt begins with '<|start|>', as the tokenizer begins a"
+    self.assertStartsWith(task.notes[1], f'problems: {begins}')
+    self.assertStartsWith(task.notes[3], f'evaluation_problems: {begins}')
+    self.assertLen(_make(folder, template='<|start|>{problem}').notes, 2)
 
   @parameterized.parameters(
     ({'max_prompt_tokens': 3}, 'max_prompt_tokens = 3: .* 8 of 8'),
     ({'template': 'no field'}, r'template = .* not \[\]'),
     ({'split': 'dev'}, "split = 'dev'"),
-    ({'system_message': 'x'}, "system_message = 'x': must be None"),
+    ({'system_message': 'x'}, "system_message = 'x', chat_variables = None: m"),
+    (
+      {'chat_variables': {'a': 1}},
+      r"= None, chat_variables = \{'a': 1\}: must",
+    ),
+    (
+      {'use_chat_template': True, 'chat_variables': {'messages': 1}},
+      r"chat variables = \['messages'\]: must",
+    ),
+    (
+      {'num_evaluation_prompts': 7},
+      'evaluation.num_prompts = 7: must be at most the 6 problems',
+    ),
     ({'evaluation_split': None}, 'must both be given, or both be None'),
     ({'tokenizer': 'nowhere'}, 'nowhere'),
   )
   def test_bad_settings_are_named(self, changes, message):
     with self.assertRaisesRegex(ValueError, message):
       _make(self.folder, **changes)
+
+  def test_as_many_prompts_as_there_are_may_be_evaluated(self):
+    _make(self.folder, num_evaluation_prompts=6)
+    _make(
+      self.folder,
+      num_evaluation_prompts=7,
+      evaluation_problems=None,
+      evaluation_split=None,
+    )
+
+
+class ReferencesTest(parameterized.TestCase):
+  """What the verifier would refuse is refused before a run starts."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    _make(self.folder)
+
+  def make(self, train=(), test=(), **changes):
+    """Makes a task with further problems; their texts are their ids."""
+    splits = {
+      split: [
+        *problems,
+        *(problems_lib.Problem(*(name, name, answer)) for name, answer in more),
+      ]
+      for split, problems, more in (
+        ('train', tiny_text.PROBLEMS, train),
+        ('test', tiny_text.HELD_OUT, test),
+      )
+    }
+    folder = datasets.prepare(splits, name='set', out=self.folder / 'more')
+    return _make(
+      self.folder,
+      problems=str(folder),
+      evaluation_problems=str(folder),
+      **changes,
+    )
+
+  @parameterized.parameters(('train', 'problems'), ('test', 'evaluation_prob'))
+  def test_answers_that_are_too_long_are_named(self, split, name):
+    long = [('x', '1' * 101), ('y', '1' * 150)]
+    with self.assertRaisesRegex(
+      ValueError,
+      rf'^max_answer_chars = 100: must be at least 150, the longest answer of '
+      rf"{name}.*; 2 of \d+ answers are longer than allowed: 'x', 'y'$",
+    ):
+      self.make(**{split: long})
+
+  def test_the_limit_itself_is_allowed(self):
+    task = self.make(train=[('x', '1' * 100)])
+    verdict = task.judge_fn(
+      np.array([[task.shape.eos_ids[0]]]),
+      np.array([1]),
+      np.array([True]),
+      np.array([len(tiny_text.PROBLEMS)]),
+    )
+    task.close_fn()
+    self.assertEqual(verdict.statuses.tolist(), ['no_answer'])
+
+  def test_a_problem_that_is_left_out_is_never_judged(self):
+    long = [('x ' * 50, '1' * 101)]
+    task = self.make(train=long, drop_long_prompts=True)
+    self.assertIn('9 problems, of which 1 are too long', task.notes[0])
+
+  def test_blank_answers_are_named(self):
+    with self.assertRaisesRegex(
+      ValueError, r"^blank answers of problems = 1 \('x'\): must be none$"
+    ):
+      self.make(train=[('x', ' ')])
+
+
+class SourcesTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    self.task = _make(self.folder)
+
+  def differing(self, **changes):
+    """Returns the sources in which another task differs."""
+    other = _make(self.folder, **changes).sources
+    self.assertEqual(set(other), set(self.task.sources))
+    return {name for name in other if other[name] != self.task.sources[name]}
+
+  def write(self, train=tiny_text.PROBLEMS, test=tiny_text.HELD_OUT):
+    out = self.folder / 'changed'
+    shutil.rmtree(out, ignore_errors=True)
+    splits = {'train': train, 'test': test}
+    folder = str(datasets.prepare(splits, name='set', out=out))
+    return {'problems': folder, 'evaluation_problems': folder}
+
+  def test_each_is_a_hash_in_hexadecimal(self):
+    self.assertEqual(
+      set(self.task.sources), {'problems', 'evaluation_problems', 'tokenizer'}
+    )
+    for value in self.task.sources.values():
+      self.assertRegex(value, '^[0-9a-f]{64}$')
+    alone = _make(self.folder, evaluation_problems=None, evaluation_split=None)
+    self.assertEqual(set(alone.sources), {'problems', 'tokenizer'})
+
+  def test_what_is_the_same_elsewhere_has_the_same_hash(self):
+    words = self.folder / 'copy'
+    shutil.copytree(self.folder / 'tokenizer', words)
+    self.assertEqual(
+      self.differing(**self.write(), tokenizer=str(words)), set()
+    )
+
+  @parameterized.parameters('id', 'problem', 'answer')
+  def test_each_field_of_a_problem_counts(self, field):
+    first, *rest = tiny_text.PROBLEMS
+    changed = [first._replace(**{field: '9'}), *rest]
+    self.assertEqual(self.differing(**self.write(train=changed)), {'problems'})
+    first, *rest = tiny_text.HELD_OUT
+    changed = [first._replace(**{field: '9'}), *rest]
+    self.assertEqual(
+      self.differing(**self.write(test=changed)), {'evaluation_problems'}
+    )
+
+  def test_order_and_number_of_problems_count(self):
+    for train in (tiny_text.PROBLEMS[::-1], tiny_text.PROBLEMS[:-1]):
+      self.assertEqual(self.differing(**self.write(train=train)), {'problems'})
+
+  def test_the_chat_template_counts(self):
+    path = self.folder / 'tokenizer/chat_template.jinja'
+    path.write_text('{{ messages[0].content }}')
+    self.assertEqual(self.differing(), {'tokenizer'})
