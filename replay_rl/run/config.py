@@ -319,31 +319,11 @@ def _check_task(config: Config) -> None:
       f'warm_start.num_steps = {steps}: must be 0 where model.checkpoint = '
       f'{config.model.checkpoint!r}'
     )
-  if text is not None:
-    _check_chat_variables(text.chat_variables)
   every = config.evaluation.every
   if every and text is not None and text.evaluation_problems is None:
     raise ValueError(
       f'evaluation.every = {every}: must be 0 where '
       'text.evaluation_problems = None'
-    )
-
-
-def _check_chat_variables(variables: dict[str, Any] | None) -> None:
-  # The record of an empty dict would be that of None.
-  if variables is not None and not (
-    variables
-    and all(isinstance(name, str) and name.isidentifier() for name in variables)
-    and all(
-      value is None
-      or isinstance(value, bool | int | str)
-      or (isinstance(value, float) and math.isfinite(value))
-      for value in variables.values()
-    )
-  ):
-    raise ValueError(
-      f'text.chat_variables = {constants.shown(variables)}: must be None, or '
-      'have at least one name with a text, a finite number, a bool or None'
     )
 
 

@@ -2,9 +2,12 @@
 
 import pathlib
 
+from absl import flags
 from absl.testing import parameterized
+from ml_collections import config_flags
 
 from replay_rl.run import build
+from replay_rl.tasks import task as task_lib
 from tests import tiny_text
 
 
@@ -27,9 +30,44 @@ class TextSettingsTest(parameterized.TestCase):
       },
       'evaluation.every = 2: must be 0 where',
     ),
+    (
+      {'evaluation__every': 2, 'evaluation__num_prompts': 7},
+      'evaluation.num_prompts = 7: must be at most the 6 problems to',
+    ),
+    ({'text__max_answer_chars': 0}, 'text.max_answer_chars = 0: must be in'),
+    (
+      {'text__chat_variables': 3},
+      'text.chat_variables = 3: must be of type dict or None',
+    ),
+    (
+      {'text__use_chat_template': True, 'text__chat_variables': {'a': [1]}},
+      r"chat_variables = \{'a': \[1\]\}: must be None, or have at least",
+    ),
   )
   def test_bad_settings_are_named(self, changes, message):
     folder = pathlib.Path(self.create_tempdir().full_path)
     config = tiny_text.config(folder, **changes)
     with self.assertRaisesRegex(ValueError, message):
       build.experiment(config, build.task(config).shape)
+
+  @parameterized.parameters(
+    ('{"date_string": "26 Jul 2024"}', {'date_string': '26 Jul 2024'}),
+    ('null', None),
+  )
+  def test_chat_variables_are_read_from_the_command_line(self, text, value):
+    config = tiny_text.config(pathlib.Path(self.create_tempdir().full_path))
+    config.text.chat_variables = {'enable_thinking': False}
+    own = flags.FlagValues()
+    argv = ['train', f'--config.text.chat_variables={text}']
+    config_flags.DEFINE_config_dataclass(
+      'config', config, flag_values=own, sys_argv=argv
+    )
+    own(argv)
+    self.assertEqual(own.config.text.chat_variables, value)
+
+  def test_prompts_are_counted_only_if_a_run_evaluates(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    config = tiny_text.config(
+      folder, evaluation__every=0, evaluation__num_prompts=7
+    )
+    task_lib.close(build.task(config))

@@ -1,6 +1,7 @@
 """Problems in text: prompts from a data set, answers judged by a verifier."""
 
 import functools
+import math
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from replay_rl import base
+from replay_rl import constants
 from replay_rl.lm import tokenizer as tokenizer_lib
 from replay_rl.tasks import task
 from replay_rl.tasks.text import datasets
@@ -59,7 +61,8 @@ def make(
     template: see `prompt_stream.make`.
     use_chat_template: make the prompt a message of the user.
     system_message: the message before it; None for none.
-    chat_variables: further variables of the chat template; None for none.
+    chat_variables: further variables of the chat template, as scalars of JSON;
+      None for none.
     max_prompt_tokens: L.
     drop_long_prompts: leave out problems with longer prompts.
     max_new_tokens: R.
@@ -76,6 +79,7 @@ def make(
   """
   chat = None
   if use_chat_template:
+    _check_variables(chat_variables)
     chat = prompt_stream.Chat(system_message, chat_variables or {})
   elif system_message is not None or chat_variables is not None:
     raise ValueError(
@@ -235,6 +239,24 @@ def _first_prompts(
     prompt_id=prompts.prompt_id + np.uint32(first_row),
     references=prompts.references + np.int32(first_row),
   )
+
+
+def _check_variables(variables: Mapping[str, Any] | None) -> None:
+  # An empty dict would mean the same as None, but be another record.
+  if variables is not None and not (
+    variables
+    and all(isinstance(name, str) and name.isidentifier() for name in variables)
+    and all(
+      value is None
+      or isinstance(value, bool | int | str)
+      or (isinstance(value, float) and math.isfinite(value))
+      for value in variables.values()
+    )
+  ):
+    raise ValueError(
+      f'chat_variables = {constants.shown(variables)}: must be None, or have '
+      'at least one name with a text, a finite number, a bool or None'
+    )
 
 
 def _check_size(num_prompts: int, table: prompt_stream.Table) -> None:

@@ -1,6 +1,7 @@
 """Tests of replay_rl.tasks.text.text_task."""
 
 import dataclasses
+import math
 import pathlib
 import shutil
 import tempfile
@@ -138,7 +139,10 @@ class TextTest(parameterized.TestCase):
     task = _make(
       self.folder,
       use_chat_template=True,
-      chat_variables={'think': True, 'facts': 'x'},
+      chat_variables={
+        **{'think': True, 'facts': 'x'},
+        **{'date_string': '26 Jul 2024', 'a': 1, 'b': 0.5, 'c': None},
+      },
       max_prompt_tokens=80,
     )
     text = self._decoded(task.prompts_fn(0, 0, 1))[0]
@@ -171,6 +175,20 @@ class TextTest(parameterized.TestCase):
     (
       {'use_chat_template': True, 'chat_variables': {'messages': 1}},
       r"chat variables = \['messages'\]: must",
+    ),
+    *(
+      (
+        {'use_chat_template': True, 'chat_variables': variables},
+        r'^chat_variables = .*: must be None, or have at least one name with',
+      )
+      for variables in (
+        {},
+        {'a b': 1},
+        {'': 1},
+        {'a': math.inf},
+        {'a': [1]},
+        {'a': {'b': 1}},
+      )
     ),
     (
       {'num_evaluation_prompts': 7},
