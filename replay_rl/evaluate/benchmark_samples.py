@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from replay_rl import base
+from replay_rl import json_files
 from replay_rl.evaluate import scores
 from replay_rl.lm import tokenizer as tokenizer_lib
 from replay_rl.tasks.text import problems as problems_lib
@@ -290,7 +291,7 @@ def _read(
 def _parse(raw: bytes) -> dict[str, Any] | None:
   """Returns the line; None if it is torn or damaged."""
   try:
-    line = json.loads(raw) if raw.endswith(b'\n') else None
+    line = json_files.parse(raw) if raw.endswith(b'\n') else None
   except ValueError:
     return None
   is_whole = isinstance(line, dict) and all(name in line for name in _FIELDS)

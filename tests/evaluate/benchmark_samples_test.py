@@ -201,7 +201,8 @@ class ResumeTest(BenchmarksTestCase):
   def test_what_follows_a_damaged_line_is_done_again(self):
     self.sample()
     whole = self.path.read_bytes()
-    for number, bad in ((5, b'{"problem": "y"}'), (4, b'{'), (6, b'[]')):
+    bad_lines = (b'{"problem": "y"}', b'{', b'[]', b'[' * 100_000, b'\xff')
+    for number, bad in zip((5, 4, 6, 5, 4), bad_lines, strict=True):
       lines = whole.splitlines()
       lines[number] = bad
       self.path.write_bytes(b'\n'.join(lines) + b'\n')

@@ -126,6 +126,7 @@ def make(
   max_prompt_tokens: task.Size,
   drop_long_prompts: bool,
   chat: Chat | None = None,
+  drop_setting: str | None = None,
 ) -> Table:
   """Returns problems as prompts, tokenized once.
 
@@ -142,6 +143,8 @@ def make(
     drop_long_prompts: leave out problems with longer prompts. The table counts
       them.
     chat: makes the prompt a message of the user; None for text alone.
+    drop_setting: the setting with which a user of the calling program sets
+      `drop_long_prompts`, for errors; None if it has none.
 
   Raises:
     ValueError: the template is not as above, a prompt has no tokens, no prompt
@@ -164,10 +167,10 @@ def make(
   kept = [i for i, p in enumerate(prompts) if len(p) <= max_prompt_tokens]
   num_dropped = len(prompts) - len(kept)
   if num_dropped and not drop_long_prompts:
+    how = f', or {drop_setting} must be True' if drop_setting else ''
     raise ValueError(
       f'max_prompt_tokens = {max_prompt_tokens}: must be at least {longest}, '
-      f'as {num_dropped} of {len(prompts)} prompts are longer, or '
-      'drop_long_prompts must be True'
+      f'as {num_dropped} of {len(prompts)} prompts are longer{how}'
     )
   if not kept:
     raise ValueError(

@@ -94,6 +94,7 @@ def make(
     max_prompt_tokens=max_prompt_tokens,
     drop_long_prompts=drop_long_prompts,
     chat=chat,
+    drop_setting='drop_long_prompts',
   )
   if (evaluation_problems is None) != (evaluation_split is None):
     raise ValueError(

@@ -180,9 +180,13 @@ class MakeTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       ValueError,
       f'max_prompt_tokens = {lengths[2]}: must be at least {lengths[1]}, as '
-      '1 of 3 prompts are longer',
+      '1 of 3 prompts are longer$',
     ):
       self.make(max_prompt_tokens=lengths[2])
+    with self.assertRaisesRegex(
+      ValueError, '3 prompts are longer, or text.drop must be True$'
+    ):
+      self.make(max_prompt_tokens=lengths[2], drop_setting='text.drop')
     table = self.make(max_prompt_tokens=lengths[2], drop_long_prompts=True)
     self.assertEqual((table.num_dropped, table.longest), (1, lengths[1]))
     np.testing.assert_array_equal(table.rows, [0, 2])

@@ -164,7 +164,10 @@ class TextTest(parameterized.TestCase):
     self.assertLen(_make(folder, template='<|start|>{problem}').notes, 2)
 
   @parameterized.parameters(
-    ({'max_prompt_tokens': 3}, 'max_prompt_tokens = 3: .* 8 of 8'),
+    (
+      {'max_prompt_tokens': 3},
+      'max_prompt_tokens = 3: .* 8 of 8 .*, or drop_long_prompts must be True$',
+    ),
     ({'template': 'no field'}, r'template = .* not \[\]'),
     ({'split': 'dev'}, "split = 'dev'"),
     ({'system_message': 'x'}, "system_message = 'x', chat_variables = None: m"),
