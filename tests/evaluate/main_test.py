@@ -314,7 +314,12 @@ class BadInputTest(EvaluateTestCase):
     self.assertEqual(self.files('bad'), {})
 
   @parameterized.parameters(
-    '', '{', '[]', '{"settings": {"benchmarks": [3]}}', '[' * 100_000
+    '',
+    '{',
+    '[]',
+    '{"settings": 3}',
+    '{"settings": {"benchmarks": [3]}}',
+    '[' * 100_000,
   )
   def test_a_damaged_baseline_is_named(self, content):
     (self.folder / 'damaged').mkdir(exist_ok=True)

@@ -6,6 +6,7 @@ import pathlib
 from absl.testing import parameterized
 
 from replay_rl.lm import tokenizer
+from replay_rl.lm import tokenizer_files
 from tests import tiny_tokenizer
 
 START, STOP, END = (
@@ -148,7 +149,28 @@ class ContentHashTest(TokenizerFilesTestCase):
     seen.append(self.load().content_hash)
     self.change('tokenizer_config.json', add_prefix_space=True)
     seen.append(self.load().content_hash)
-    self.assertLen(set(seen), 7)
+    path = self.folder / 'tokenizer_config.json'
+    added = json.loads(path.read_text())['added_tokens_decoder']
+    added[str(START)]['lstrip'] = True
+    self.change('tokenizer_config.json', added_tokens_decoder=added)
+    seen.append(self.load().content_hash)
+    self.assertLen(set(seen), 8)
+
+  def test_the_padding_changes_it(self):
+    files = tokenizer_files.read(self.folder)
+    hashes = {
+      tokenizer.Tokenizer(
+        files.backend,
+        eos_ids=(STOP,),
+        pad_id=pad_id,
+        bos_ids=(),
+        template=None,
+        named_tokens={},
+        vocabulary_hash='',
+      ).content_hash
+      for pad_id in (STOP, END)
+    }
+    self.assertLen(hashes, 2)
 
   def test_nothing_else_does(self):
     before = self.load().content_hash

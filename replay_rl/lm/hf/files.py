@@ -108,7 +108,8 @@ def content_hash(folder: pathlib.Path) -> str:
     folder: as of `find`.
 
   Returns:
-    64 hexadecimal digits, which the names and the contents of the files decide.
+    64 hexadecimal digits, which the contents of `config.json`, the index and
+    the files of weights decide, these in the order of their names.
 
   Raises:
     ValueError: a file is missing or cannot be read.
@@ -118,10 +119,7 @@ def content_hash(folder: pathlib.Path) -> str:
     names = [CONFIG, INDEX, *sorted(set(_read_index(folder).values()))]
   with concurrent.futures.ThreadPoolExecutor(_NUM_HASHED_AT_ONCE) as pool:
     hashes = list(pool.map(lambda name: _hash_of_file(folder / name), names))
-  lines = ''.join(
-    f'{digest}  {name}\n' for digest, name in zip(hashes, names, strict=True)
-  )
-  return hashlib.sha256(lines.encode()).hexdigest()
+  return hashlib.sha256(b''.join(hashes)).hexdigest()
 
 
 def is_unreadable(stored: Stored) -> bool:
@@ -259,10 +257,10 @@ def _read_index(folder: pathlib.Path) -> dict[str, str]:
   return weight_map
 
 
-def _hash_of_file(path: pathlib.Path) -> str:
+def _hash_of_file(path: pathlib.Path) -> bytes:
   try:
     with open(path, 'rb') as file:
-      return hashlib.file_digest(file, 'sha256').hexdigest()
+      return hashlib.file_digest(file, 'sha256').digest()
   except OSError as error:
     raise ValueError(
       f'path = {str(path)!r}: must be a file that can be read '

@@ -45,6 +45,7 @@ class IndexTest(FilesTestCase):
     '../elsewhere/a.safetensors',
     '/elsewhere/a.safetensors',
     'folder/a.safetensors',
+    'a.safetensors/../../b.safetensors',
     '..\\a.safetensors',
     'a\0.safetensors',
     'a' * 250 + '.safetensors',
@@ -165,7 +166,9 @@ class ContentHashTest(FilesTestCase):
     one.write_bytes(two.read_bytes())
     two.write_bytes(content)
     seen.add(self.hash())
-    self.assertLen(seen, 4)
+    (self.folder / hf_files.CONFIG).write_text('{ }')
+    seen.add(self.hash())
+    self.assertLen(seen, 5)
     before = self.hash()
     self.write('3.safetensors')
     (self.folder / 'tokenizer.json').write_text('x')

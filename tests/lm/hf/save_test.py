@@ -216,6 +216,10 @@ class SaveTest(parameterized.TestCase):
     for content in contents:
       self.assertEqual(content['eos_token_id'], list(words.eos_ids))
     self.assertEqual(contents[1]['temperature'], 0.6)
+    # The argument goes before the source.
+    other = self.parent / 'other'
+    _save(other, config, eos_ids=words.eos_ids[1:], tokenizer_folder=source)
+    self.assertEqual(tokenizer.load(other).eos_ids, words.eos_ids[1:])
     # Then config.json says so.
     (self.folder / 'generation_config.json').unlink()
     self.assertEqual(tokenizer.load(self.folder).eos_ids, words.eos_ids)

@@ -150,6 +150,13 @@ class BuildersTest(parameterized.TestCase):
     (folder / name).write_bytes(content.encode(errors='surrogateescape'))
     self.refused(folder)
 
+  def test_a_description_of_other_files_is_one_line(self):
+    folder = self.prepare()
+    path = folder / 'dataset_info.json'
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, 'name': 'x'}))
+    self.refused(folder)
+
   @parameterized.parameters('missing', 'empty', 'cut', 'zeros', 'folder')
   def test_damaged_records_are_one_line(self, damage):
     folder = self.prepare()

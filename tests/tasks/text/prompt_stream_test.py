@@ -131,6 +131,7 @@ class MakeTest(parameterized.TestCase):
     own = self.make('<|start|>{problem}')
     self.assertEqual((self.text(own, 0), own.bos_ids), ('<|start|>x', ()))
     # A chat template has the token itself, where it wants it.
+    self.tokenizer.bos_ids = (tiny_tokenizer.END,)
     chat = self.make(chat=prompt_stream.Chat(system=None, variables={}))
     self.assertStartsWith(self.text(chat, 0), '<|start|>user')
     self.assertEqual(chat.bos_ids, ())
