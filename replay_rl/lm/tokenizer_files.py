@@ -86,11 +86,11 @@ def read(folder: pathlib.Path) -> TokenizerFiles:
   }
   added = _added_tokens(folder, config)
   if os.path.lexists(folder / 'tokenizer.json'):
-    names, settings = ['tokenizer.json'], []
+    names, settings = ['tokenizer.json'], ()
     backend = _from_tokenizer_json(folder / 'tokenizer.json')
   else:
-    names, settings = ['vocab.json', 'merges.txt'], [added]
-    settings.append(_flag(folder, config, 'add_prefix_space'))
+    names = ['vocab.json', 'merges.txt']
+    settings = (added, _flag(folder, config, 'add_prefix_space'))
     backend = _from_vocab_and_merges(folder, config, added)
   _check_vocabulary(folder, backend, added)
   eos_ids = _eos_ids(folder, backend, named_tokens)

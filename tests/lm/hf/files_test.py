@@ -24,7 +24,7 @@ class FilesTestCase(parameterized.TestCase):
 
   def write(self, file, folder=None, **tensors):
     path = (folder or self.folder) / file
-    safetensors_numpy.save_file(tensors or {'a': np.ones(3)}, path)
+    safetensors_numpy.save_file(tensors or {'a': np.ones(300)}, path)
     return path
 
   def write_index(self, **files):

@@ -154,7 +154,7 @@ class BuildersTest(parameterized.TestCase):
     folder = self.prepare()
     path = folder / 'dataset_info.json'
     info = json.loads(path.read_text())
-    path.write_text(json.dumps({**info, 'name': 'x'}))
+    path.write_text(json.dumps({**info, 'name': ''}))
     self.refused(folder)
 
   @parameterized.parameters('missing', 'empty', 'cut', 'zeros', 'folder')
