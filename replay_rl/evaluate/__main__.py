@@ -349,13 +349,13 @@ def _results(
     for name, benchmark in benchmarks.items()
   }
   summary = scores.summarize(
-    outcomes, statuses=verifier.STATUSES, seed=record['eval_seed']
+    outcomes, statuses=verifier.STATUSES, confidence=bootstrap.CONFIDENCE
   )
-  intervals = {
+  about = {
     'confidence': bootstrap.CONFIDENCE,
-    'num_resamples': bootstrap.NUM_RESAMPLES,
+    'method': 'Wilson, on the effective number of problems',
   }
-  results = {'settings': record, 'intervals': intervals} | summary
+  results = {'settings': record, 'intervals': about} | summary
   if baseline is None:
     return results
   constants = {

@@ -73,7 +73,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     prog='python -m replay_rl.evaluate',
     description='Samples a language model on benchmarks and judges the '
-    'answers. The same command again continues where it stopped.',
+    'answers. The same command again continues where it stopped. Scores have '
+    'Wilson intervals over problems.',
     allow_abbrev=False,
   )
 

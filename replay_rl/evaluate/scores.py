@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay_rl.report import bootstrap
+from replay_rl.evaluate import intervals
 from replay_rl.run import evaluation
 
 
@@ -27,14 +27,17 @@ class Outcomes(NamedTuple):
 
 
 def summarize(
-  benchmarks: Mapping[str, Outcomes], *, statuses: Sequence[str], seed: int
+  benchmarks: Mapping[str, Outcomes],
+  *,
+  statuses: Sequence[str],
+  confidence: float,
 ) -> dict[str, Any]:
   """Returns the scores of each benchmark and their averages.
 
   Args:
     benchmarks: name -> outcomes, with the same n in all.
     statuses: all that a verifier may say, in the order to count them.
-    seed: of the bootstrap.
+    confidence: of the intervals, in (0, 1).
 
   Returns:
     Plain JSON values. 'benchmarks': name -> 'num_problems'; 'num_samples', per
@@ -42,14 +45,11 @@ def summarize(
     accuracy, mean@n; 'response_length', mean tokens; 'truncated_fraction';
     'statuses', counts of samples. 'average': 'pass_at_k', 'response_length' and
     'truncated_fraction' averaged over benchmarks, which weigh the same whatever
-    their sizes. An 'interval' comes from the bootstrap over problems, within
-    each benchmark: how much the mean would vary with other problems of the same
-    kind, their samples being as they are. It is None if a benchmark has one
-    problem.
+    their sizes. An 'interval' is where the mean over all problems of the same
+    kind lies, see `intervals`; None if a benchmark has one problem.
 
   Raises:
     ValueError: if n differs, or a sample has another status.
-    ImportError: if scipy is not installed.
   """
   shapes = {name: outcome.lengths.shape for name, outcome in benchmarks.items()}
   if len({num_samples for _, num_samples in shapes.values()}) != 1:
@@ -65,7 +65,7 @@ def summarize(
           )
           for outcome in outcomes
         ],
-        seed,
+        confidence,
       )
       for k in budgets(num_samples)
     }
@@ -173,28 +173,18 @@ def compare(
 
 
 def _mean_with_interval(
-  benchmarks: Sequence[np.ndarray], seed: int
+  benchmarks: Sequence[np.ndarray], confidence: float
 ) -> dict[str, Any]:
   """Returns the mean over benchmarks of their means, and its interval.
 
   Args:
     benchmarks: a value per problem of each, `[P]` with a P of its own.
-    seed: of the bootstrap.
+    confidence: of the interval.
   """
   return {
-    'mean': float(_mean_of_means(*benchmarks)),
-    'interval': bootstrap.interval(
-      benchmarks,
-      _mean_of_means,
-      confidence=bootstrap.CONFIDENCE,
-      num_resamples=bootstrap.NUM_RESAMPLES,
-      seed=seed,
-    ),
+    'mean': float(np.mean([np.mean(values) for values in benchmarks])),
+    'interval': intervals.mean_of_means(benchmarks, confidence=confidence),
   }
-
-
-def _mean_of_means(*benchmarks: np.ndarray, axis: int = -1) -> np.ndarray:
-  return np.mean([np.mean(values, axis=axis) for values in benchmarks], axis=0)
 
 
 def _count(

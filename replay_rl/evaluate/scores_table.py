@@ -40,7 +40,8 @@ def _scores(results: Mapping[str, Any]) -> rich.table.Table:
   settings = results['settings']
   grid = _grid(
     f'%, n = {settings["n"]}, temperature {settings["temperature"]:g}; '
-    f'{100 * results["intervals"]["confidence"]:g} % bootstrap over problems',
+    f'{100 * results["intervals"]["confidence"]:g} % interval over problems '
+    '(Wilson)',
     [f'pass@{k}' for k in results['average']['pass_at_k']],
   )
   for name, scores in _with_average(results).items():

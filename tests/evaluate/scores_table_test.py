@@ -50,6 +50,8 @@ class TablesTest(absltest.TestCase):
     self.assertIn(['benchmark', 'pass@1', 'pass@2'], rows)
     self.assertIn(['a[b]', '41.2', '100.0'], rows)
     self.assertIn(['30.0–50.0'], rows)
+    title = '%, n = 2, temperature 1; 95 % interval over problems (Wilson)'
+    self.assertIn(title, ' '.join(sum(rows, [])))
     self.assertIn(
       ['benchmark', 'problems', 'tokens', 'cut', 'off', 'correct', 'wrong'],
       rows,
