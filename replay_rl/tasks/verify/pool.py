@@ -16,11 +16,13 @@ import pickle
 import subprocess
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from collections.abc import Sequence
 from multiprocessing import connection
 
+from replay_rl.tasks.verify import restarts
 from replay_rl.tasks.verify import worker as worker_lib
 
 VerifyFn = Callable[[str, str], bool]  # (answer, reference) -> is correct
@@ -31,6 +33,9 @@ _CHUNK = 16  # Answers in a message: enough to hide the pipe.
 # clock.
 _WALL_FACTOR = 10
 _START_SECONDS = 120  # By the clock, until a worker must be ready.
+# Starts that may be killed within a minute, for each worker: a machine that
+# runs out of memory kills several processes at once.
+_KILLED_STARTS = 3
 _MAIN = 'from replay_rl.tasks.verify import worker; worker.main()'
 
 
@@ -88,6 +93,9 @@ class Pool:
       wall_timeout=_WALL_FACTOR * answer_timeout,
       memory_limit=memory_limit,
     )
+    self._killed_starts = restarts.Restarts(
+      _KILLED_STARTS * num_workers, time.monotonic
+    )
     # The finalizer holds the list, not self; it also runs at exit.
     self._workers: list[_Worker] = []
     self._finalizer = weakref.finalize(self, _stop, self._workers)
@@ -102,6 +110,11 @@ class Pool:
     """Returns the process ids of the workers."""
     return [worker.process.pid for worker in self._workers]
 
+  @property
+  def num_killed_starts(self) -> int:
+    """Workers that something killed before they were ready, so far."""
+    return self._killed_starts.num
+
   def run(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Returns the status of each (answer, reference), in their order.
 
@@ -114,7 +127,8 @@ class Pool:
 
     Raises:
       ValueError: the pool is closed.
-      RuntimeError: a worker cannot start. Any exception closes the pool.
+      RuntimeError: a worker cannot start, or too many were killed within a
+        minute while they started. Any exception closes the pool.
     """
     if not self._finalizer.alive:
       raise ValueError('pool = closed: must be open')
@@ -141,7 +155,9 @@ class Pool:
           num_left -= 1
           continue
         retry = worker.retry
-        if worker.tasks:
+        if not worker.is_ready:
+          self._count_killed_start(worker)
+        elif worker.tasks:
           index = worker.tasks.popleft()
           status = worker.cause_of_death()
           if status == worker_lib.CRASHED and worker.num_judged:
@@ -153,6 +169,19 @@ class Pool:
         pending.extendleft(reversed(worker.tasks))
         self._workers[place] = _Worker(self._settings, retry)
     return statuses
+
+  def _count_killed_start(self, worker: '_Worker') -> None:
+    reason = f'exit code {worker.process.returncode}'
+    if not self._killed_starts.add():
+      raise RuntimeError(
+        f'worker = {reason!r}: must start; too many were killed within a '
+        'minute; the machine may have too little memory'
+      )
+    warnings.warn(
+      f'a verifier process was killed while it started ({reason}; '
+      f'{self.num_killed_starts} so far); another one is started',
+      stacklevel=2,
+    )
 
   def _chunk(self, num_pending: int) -> int:
     # The last chunks are small, so that the workers finish together.
@@ -181,17 +210,20 @@ class _Worker:
   retry: the pair that it must judge first and alone; None if there is none.
   num_judged: replies so far.
   deadline: on the monotonic clock; the worker is overdue after it.
+  is_ready: whether it has judged the warm-up.
   """
 
   def __init__(self, settings: worker_lib.WorkerSettings, retry: int | None):
     self.pipe, other = multiprocessing.Pipe()
+    # See `worker.watch`. No other process inherits the end that is kept.
+    lifeline, self._lifeline = multiprocessing.Pipe(duplex=False)
     paths = [path or os.getcwd() for path in sys.path]
-    with other:
+    with other, lifeline:
       self.process = subprocess.Popen(
         # -P: no paths other than those of the parent.
         [sys.executable, '-P', '-W', 'ignore', '-c', _MAIN]
-        + [str(other.fileno())],
-        pass_fds=[other.fileno()],
+        + [str(other.fileno()), str(lifeline.fileno())],
+        pass_fds=[other.fileno(), lifeline.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -205,11 +237,11 @@ class _Worker:
     self.num_judged = 0
     self.deadline = time.monotonic() + _START_SECONDS
     self._wall_seconds = settings.wall_timeout
-    self._is_ready = False
+    self.is_ready = False
     self._is_overdue = False
 
   def is_idle(self) -> bool:
-    return self._is_ready and not self.tasks
+    return self.is_ready and not self.tasks
 
   def give(
     self,
@@ -238,7 +270,8 @@ class _Worker:
     """Returns the worker's message; None if it died or is overdue.
 
     Raises:
-      RuntimeError: it died or was overdue before it was ready.
+      RuntimeError: it was overdue or ended by itself before it was ready. A
+        signal is no such end: another worker may start.
     """
     message = None
     try:
@@ -248,15 +281,23 @@ class _Worker:
         self._is_overdue = True
     except (EOFError, ConnectionError):
       pass
-    if not self._is_ready and message != worker_lib.READY:
+    if not self.is_ready and message != worker_lib.READY:
+      if self._is_overdue:
+        reason = f'not ready after {_START_SECONDS} s'
+      elif message is None:
+        # It has closed its pipe, so it is at its end.
+        if self.process.wait() < 0:
+          return None
+        reason = f'exit code {self.process.returncode}'
+      else:
+        reason = message
       self.stop()
-      reason = message or f'exit code {self.process.returncode}'
       raise RuntimeError(
         f'worker = {reason!r}: must start; memory_limit may be too low'
       )
     if message is not None:
-      self.num_judged += self._is_ready
-      self._is_ready = True
+      self.num_judged += self.is_ready
+      self.is_ready = True
       is_busy = len(self.tasks) > (message != worker_lib.READY)
       self.deadline = (
         time.monotonic() + self._wall_seconds if is_busy else math.inf
@@ -276,6 +317,7 @@ class _Worker:
     self.process.kill()
     self.process.wait()
     self.pipe.close()
+    self._lifeline.close()
 
 
 def _stop(workers: list[_Worker]) -> None:

@@ -108,6 +108,14 @@ class Verifier:
     """Returns the process ids of the workers."""
     return self._pool.pids()
 
+  @property
+  def num_killed_starts(self) -> int:
+    """Workers that something killed before they were ready, so far.
+
+    Each was started again, with a warning; see `pool.Pool`.
+    """
+    return self._pool.num_killed_starts
+
   def judge(
     self, responses: Sequence[str], references: Sequence[str]
   ) -> list[AnswerVerdict]:
@@ -123,7 +131,7 @@ class Verifier:
     Raises:
       ValueError: the numbers of responses and references differ, a reference is
         blank or longer than max_answer_chars, or the verifier is closed.
-      RuntimeError: a worker cannot start.
+      RuntimeError: a worker cannot start; see `pool.Pool.run`.
     """
     if len(responses) != len(references):
       raise ValueError(

@@ -1,14 +1,19 @@
 """A process that judges answers for a `pool.Pool`.
 
-The pool runs `python -P -c 'import ...; main()' FD`, with a pipe at descriptor
-FD. This module imports nothing heavy; the verify function may.
+The pool runs `python -P -c 'import ...; main()' FD LIFELINE`, with a pipe at
+descriptor FD, and one at LIFELINE that nobody writes to: it closes when the
+parent ends. This module imports nothing heavy; the verify function may.
 """
 
+import fcntl
 import logging
+import os
 import pickle
 import resource
+import select
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing import connection
 from typing import NamedTuple
@@ -50,7 +55,8 @@ class WorkerSettings(NamedTuple):
 
 
 def main() -> None:
-  """Judges until the pipe closes, as it does when the parent dies."""
+  """Judges until the pipe closes, or until the parent ends."""
+  watch(int(sys.argv[2]), by_signal=hasattr(fcntl, 'F_SETSIG'))
   # Ctrl-C reaches every process of a terminal. The parent decides what to do.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   # The default actions kill the process, even if it runs C code.
@@ -62,6 +68,35 @@ def main() -> None:
     _serve(pipe)
   except (EOFError, ConnectionError):
     pass
+
+
+def watch(lifeline: int, *, by_signal: bool) -> None:
+  """Has this process end when the other end of a pipe closes.
+
+  The kernel closes it however the parent ends, unless another process has a
+  copy, as after a fork without exec. PR_SET_PDEATHSIG would not do: it fires
+  when the thread ends that started this process.
+
+  Args:
+    lifeline: descriptor of the end that reads; nobody writes to the other.
+    by_signal: have Linux send SIGKILL, which also ends a process that computes
+      in C. If False, a thread waits, which such a computation holds up.
+  """
+  if by_signal:
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    # The parent may have ended before the signal was asked for.
+    if select.select([lifeline], [], [], 0)[0]:
+      os._exit(1)
+  else:
+    threading.Thread(target=_exit_after, args=(lifeline,), daemon=True).start()
+
+
+def _exit_after(lifeline: int) -> None:
+  os.read(lifeline, 1)
+  os._exit(1)
 
 
 def _serve(pipe: connection.Connection) -> None:

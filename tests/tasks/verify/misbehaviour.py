@@ -1,6 +1,7 @@
 """Verify functions that workers import: they misbehave on command."""
 
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -19,6 +20,10 @@ def obey(answer, reference):
   elif answer == 'spin':
     while True:
       pass
+  elif answer.startswith('busy '):
+    pathlib.Path(reference).touch()
+    # The power takes minutes in C, which lets no other thread run.
+    return bool(3 ** (3**19)) if answer == 'busy in C' else obey('sleep', '')
   elif answer == 'exit':
     os._exit(3)
   elif answer == 'segfault':
@@ -52,3 +57,15 @@ def fail(answer, reference):
 
 def leave(answer, reference):
   os._exit(7)
+
+
+def die_at_starts(answer, reference):
+  """Is killed at the first starts, as many as the answer says."""
+  path = pathlib.Path(reference)
+  if not path.is_dir():  # No warm-up.
+    return answer == reference
+  num_starts = len(list(path.iterdir()))
+  (path / str(num_starts)).touch()
+  if num_starts < int(answer):
+    os.kill(os.getpid(), signal.SIGKILL)
+  return True

@@ -1,5 +1,6 @@
 """Tests of replay_rl.tasks.verify.pool and of its worker."""
 
+import fcntl
 import gc
 import os
 import pathlib
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from absl.testing import parameterized
 
 from replay_rl.tasks.verify import pool as pool_lib
@@ -22,10 +24,11 @@ def make(
   answer_timeout=0.1,
   memory_limit=512 * MIB,
   verify_fn=misbehaviour.obey,
+  warm_up=('a', 'b'),
 ):
   return pool_lib.Pool(
     verify_fn=verify_fn,
-    warm_up=('a', 'b'),
+    warm_up=warm_up,
     num_workers=num_workers,
     answer_timeout=answer_timeout,
     memory_limit=memory_limit,
@@ -40,11 +43,36 @@ def is_running(pid):
   return status.rpartition(')')[2].split()[0] != 'Z'
 
 
-def wait_until_gone(pids):
-  deadline = time.monotonic() + 10
-  while any(is_running(pid) for pid in pids):
-    assert time.monotonic() < deadline, 'still running'
+def wait_until(is_done, seconds=60):
+  deadline = time.monotonic() + seconds
+  while not is_done():
+    assert time.monotonic() < deadline, 'still waiting'
     time.sleep(0.01)
+
+
+def wait_until_gone(pids):
+  # It takes no second, and would take longer than any limit here.
+  wait_until(lambda: not any(map(is_running, pids)), 10)
+
+
+def start_parent(code):
+  """Starts a program that has a pool; returns it and the pool's processes."""
+  program = (
+    'import time\n'
+    'from tests.tasks.verify import pool_test\n'
+    'pool = pool_test.make(num_workers=2, answer_timeout=60)\n'
+    'pool.run([("1", "1")] * 2)\n'
+    'print(*pool.pids(), flush=True)\n'
+    f'{code}\n'
+  )
+  parent = subprocess.Popen(
+    [sys.executable, '-c', program],
+    cwd=ROOT,
+    env=os.environ | {'PYTHONPATH': str(ROOT)},
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  return parent, [int(pid) for pid in parent.stdout.readline().split()]
 
 
 class PoolTest(parameterized.TestCase):
@@ -179,31 +207,78 @@ class EndTest(parameterized.TestCase):
     gc.collect()
     self.assertFalse(any(map(is_running, pids)))
 
-  @parameterized.parameters(
-    ('kill', 'time.sleep(100)'),
-    ('kill', 'pool.run([("sleep", "1")])'),
-    ('exit', 'pass'),
-    ('exit', 'raise SystemExit(3)'),
-  )
-  def test_no_process_outlives_its_parent(self, end, code):
-    program = (
-      'import time\n'
-      'from tests.tasks.verify import pool_test\n'
-      'pool = pool_test.make(answer_timeout=.05)\n'
-      'pool.run([("1", "1")])\n'
+  @parameterized.parameters('pass', 'raise SystemExit(3)')
+  def test_no_process_outlives_a_parent_that_exits(self, code):
+    parent, pids = start_parent(code)
+    self.assertLen(pids, 2)
+    with parent:
+      wait_until_gone(pids)
+
+  @parameterized.parameters('in C', 'asleep')
+  def test_no_busy_process_outlives_a_parent_that_is_killed(self, how):
+    if how == 'in C' and not hasattr(fcntl, 'F_SETSIG'):
+      pytest.skip('Linux only: the kernel sends a signal')
+    # The limits would stop them after a minute and after ten.
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    files = [folder / 'one', folder / 'other']
+    pairs = [(f'busy {how}', str(file)) for file in files]
+    parent, pids = start_parent(f'pool.run({pairs})')
+    self.assertLen(pids, 2)
+    with parent:
+      wait_until(lambda: all(file.exists() for file in files))
+      self.assertTrue(all(map(is_running, pids)))
+      parent.kill()
+      wait_until_gone(pids)
+
+  def test_a_process_that_starts_does_not_outlive_its_parent(self):
+    parent, _ = start_parent(
+      'pool = pool_test.make(verify_fn=pool_test.misbehaviour.obey,'
+      ' warm_up=("sleep", ""))\n'
       'print(*pool.pids(), flush=True)\n'
-      f'{code}\n'
+      'time.sleep(100)'
     )
-    with subprocess.Popen(
-      [sys.executable, '-c', program],
-      cwd=ROOT,
-      env=os.environ | {'PYTHONPATH': str(ROOT)},
-      stdout=subprocess.PIPE,
-      text=True,
-    ) as parent:
-      assert parent.stdout is not None
+    with parent:
       pids = [int(pid) for pid in parent.stdout.readline().split()]
       self.assertLen(pids, 1)
-      if end == 'kill':
-        parent.kill()
-    wait_until_gone(pids)
+      parent.kill()
+      wait_until_gone(pids)
+
+
+class KilledStartTest(parameterized.TestCase):
+  def pool(self, num_killed):
+    folder = self.create_tempdir().full_path
+    pool = make(
+      verify_fn=misbehaviour.die_at_starts,
+      warm_up=(str(num_killed), folder),
+    )
+    self.addCleanup(pool.close)
+    return pool
+
+  @parameterized.parameters(1, 3)
+  def test_another_one_is_started_and_counted(self, num_killed):
+    pool = self.pool(num_killed)
+    with self.assertWarnsRegex(UserWarning, r'exit code -9; 1 so far\); anot'):
+      self.assertEqual(pool.run([('1', '1'), ('1', '2')]), ['correct', 'wrong'])
+    self.assertEqual(pool.num_killed_starts, num_killed)
+
+  def test_a_killed_worker_may_be_killed_again_while_it_restarts(self):
+    pool = self.pool(0)
+    self.assertEqual(pool.run([('1', '1')]), ['correct'])
+    # As for a worker that the kernel kills for the memory of others.
+    (pid,) = pool.pids()
+    os.kill(pid, signal.SIGKILL)
+    pool._settings = pool._settings._replace(
+      warm_up=('2', self.create_tempdir().full_path)
+    )
+    with self.assertWarnsRegex(UserWarning, '1 so far'):
+      self.assertEqual(pool.run([('1', '1')] * 20), ['correct'] * 20)
+    self.assertEqual(pool.num_killed_starts, 2)
+
+  def test_too_many_within_a_minute_raise(self):
+    pool = self.pool(100)
+    with self.assertWarns(UserWarning):
+      with self.assertRaisesRegex(
+        RuntimeError, "worker = 'exit code -9': must start; too many"
+      ):
+        pool.run([('1', '1')])
+    self.assertEqual(pool.num_killed_starts, 4)

@@ -195,6 +195,9 @@ class VerifierTest(parameterized.TestCase):
       ):
         short.judge(['1', '1'], ['1', '123456'])
 
+  def test_no_worker_was_killed_while_it_started(self):
+    self.assertEqual(self.verifier.num_killed_starts, 0)
+
   def test_wrong_input_raises(self):
     with self.assertRaisesRegex(ValueError, r'len\(references\) = 1: must'):
       self.verifier.judge(['1', '2'], ['1'])
