@@ -1,58 +1,87 @@
 r"""Whether two answers to a mathematical problem are equal.
 
 `compare` settles what strings and exact numbers can settle. math-verify parses
-and compares the rest.
+and compares the rest; see https://github.com/huggingface/math-verify. The
+reference decides the form. What is not obvious:
 
-math-verify is https://github.com/huggingface/math-verify. It takes a reference
-and an answer for equal in these cases: `x=5` and 5; 50% and 50, and 50% and
-0.5; `1,2` and `2,1`, and `1,2` and `(1,2)`; a fraction and a decimal that agree
-in six places; a number with and without its base (`52_8` and 52), unit or
-degrees. It is not symmetric: the reference decides the form, so 1 does not
-answer `2x+y=1`.
+| reference             | answer                | verdict |
+|-----------------------|-----------------------|---------|
+| `1234`                | `1\,234`              | correct |
+| `1234`                | `1 234`               | correct |
+| `\emptyset`           | `\varnothing`         | correct |
+| `\frac{1}{3}`         | `0.\overline{3}`      | correct |
+| `2.5`                 | `2 1/2`               | correct |
+| `(-\infty,3)`         | `x<3`                 | correct |
+| `x>5`                 | `> 5`                 | correct |
+| `5`                   | `> 5`                 | wrong   |
+| `5`                   | `\ge 5`               | wrong   |
+| `5`                   | `\ne 5`               | wrong   |
+| `5`                   | `x>5`                 | wrong   |
+| `5`                   | `5,5`                 | wrong   |
+| `16,3,1,1`            | `16,3,1`              | wrong   |
+| `11`                  | `5 6`                 | wrong   |
+| `30`                  | `5 6`                 | wrong   |
+| `x=5`                 | `y=5`                 | wrong   |
+| `2x+y=1`              | `1`                   | wrong   |
+| `5`                   | `5!`                  | wrong   |
+
+Decimals may be rounded: a fraction or a root and a decimal are equal if they
+agree in six places, and in four digits that count.
+
+| reference             | answer                | verdict |
+|-----------------------|-----------------------|---------|
+| `\frac{1}{3}`         | `0.333333`            | correct |
+| `\sqrt{2}`            | `1.414214`            | correct |
+| `\frac{1}{3}`         | `0.33`                | wrong   |
+| `0.333333`            | `0.333334`            | wrong   |
+| `0.0000002`           | `1/10000000`          | wrong   |
+| `\frac{1}{30000}`     | `0.000033`            | wrong   |
+
+Held for equal, though one may see it otherwise:
+
+| reference             | answer                | verdict |
+|-----------------------|-----------------------|---------|
+| `5`                   | `x=5`                 | correct |
+| `x=5`                 | `5`                   | correct |
+| `5`                   | `= 5`                 | correct |
+| `5`                   | `\approx 5`           | correct |
+| `5`                   | `2+3`                 | correct |
+| `6`                   | `5=6`                 | correct |
+| `50`                  | `50\%`                | correct |
+| `50\%`                | `0.5`                 | correct |
+| `5`                   | `5\text{ cm}`         | correct |
+| `5\text{ cm}`         | `5\text{ km}`         | correct |
+| `90^\circ`            | `90`                  | correct |
+| `52_8`                | `52`                  | correct |
+| `1,2`                 | `2,1`                 | correct |
+| `1,2`                 | `(1,2)`               | correct |
+| `(1,2)`               | `1,2`                 | correct |
+| `(1,2)`               | `1<x<2`               | correct |
+| `5`                   | `\{5,5\}`             | correct |
+| `5/6`                 | `5:6`                 | correct |
+| `5`                   | `x\to 5`              | correct |
+| `5`                   | `?? 5`                | correct |
+
+Of a text that it cannot parse, as the last two, math-verify takes the last
+number that follows a space.
 """
 
-import fractions
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
+from replay_rl.tasks.verify import notation
+from replay_rl.tasks.verify import size
 from replay_rl.tasks.verify import worker
 
 MISSING = "package = 'math-verify': must be installed; pip install -e '.[math]'"
 
-# `compare` leaves longer numbers and larger exponents to math-verify.
-_MAX_NUMBER_CHARS = 1000
-_MAX_EXPONENT = 1000
+_PLACES = 6  # After the decimal point, of a decimal that may be rounded.
+_DIGITS = 4  # From the first that is not 0.
 
-_PLAIN_NUMBER = r'(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]*)?'
-_POWER = r'10\^(?P<power>[0-9]|\{[-+]?[0-9]+\})'
-_DECIMAL = re.compile(
-  rf'(?P<mantissa>[-+]?{_PLAIN_NUMBER})'
-  r'(?:[eE](?P<e>[-+]?[0-9]+)'
-  rf'|(?:\\times|\\cdot|\*|×) ?{_POWER})?'
-)
-_POWER_OF_TEN = re.compile(rf'(?P<sign>[-+]?){_POWER}')
-_FRACTION = re.compile(
-  rf'(?P<sign>[-+]?)(?:\\frac\{{(?P<top>-?{_PLAIN_NUMBER})\}}'
-  rf'\{{(?P<bottom>{_PLAIN_NUMBER})\}}'
-  r'|\\frac ?(?P<one>[0-9])(?P<other>[0-9])'
-  rf'|(?P<left>{_PLAIN_NUMBER})/(?P<right>{_PLAIN_NUMBER}))'
-)
 _BRACKETED = re.compile(r'([(\[])([^()\[\]]*)([)\]])')
 _BASED = re.compile(r'(?P<digits>[0-9]+)_\{?(?P<base>[0-9]+)\}?')
-
-_DOLLAR = re.compile(r'(\\.)|\$', re.DOTALL)
-# Commands of spacing and size. `\\` is here so that it does not start a
-# command.
-_COSMETIC = re.compile(
-  r'(?P<kept>\\\\)|\\[!,:; ]|~|\\(?:left|right)(?![a-zA-Z])'
-  r'|\\[dt](?=frac(?![a-zA-Z]))'
-)
-_WORDS = re.compile(
-  r'\\(?:text|textbf|textit|textrm|mathrm|mbox) ?\{([^{}\\]*)\}'
-)
-_SPACE = re.compile(r'(?P<kept>(?<=[0-9a-zA-Z])\s+(?=[0-9a-zA-Z]))|\s+')
 
 
 def verify(answer: str, reference: str) -> bool:
@@ -74,18 +103,35 @@ def verify(answer: str, reference: str) -> bool:
 
 
 def verify_parsed(answer: str, reference: str) -> bool:
-  """Returns what math-verify alone says; arguments and errors as `verify`."""
+  """Returns what math-verify alone says; arguments and errors as `verify`.
+
+  Raises:
+    worker.UnreadableError: also if the answer holds a number or a nesting that
+      nothing could compute with, see `size`, or if math-verify would drop a
+      relation sign of it.
+  """
   try:
     import math_verify
   except ImportError as error:
     raise ImportError(MISSING) from error
   parsed = _parse(answer)
-  # math-verify returns a text that it cannot parse as a string.
-  if all(isinstance(value, str) for value in parsed):
+  if not parsed:
     raise worker.UnreadableError
-  # The pool limits the time. math-verify would use signals.
+  expected = _parse_reference(reference)
+  if not expected or _have_neighbors(answer, reference):
+    return False
+  lists = _repetitive(answer, parsed), _repetitive(reference, expected)
+  if lists != (None, None):
+    if None in lists:
+      return False
+    parsed, expected = ([one] for one in lists)
   return math_verify.verify(
-    list(_parse_reference(reference)), parsed, timeout_seconds=None
+    list(expected),
+    list(parsed),
+    float_rounding=_num_places(*parsed, *expected),
+    # The pool limits the time. math-verify would use signals.
+    timeout_seconds=None,
+    allow_set_relation_comp=True,
   )
 
 
@@ -106,13 +152,14 @@ def compare(answer: str, reference: str) -> bool | None:
     answer: any text.
     reference: any text.
   """
-  answer, reference = _plain(answer), _plain(reference)
+  answer, reference = notation.plain(answer), notation.plain(reference)
   if answer == reference:
     return True
-  first, second = _WORDS.fullmatch(answer), _WORDS.fullmatch(reference)
-  if first or second:
-    words = (first[1] if first else answer, second[1] if second else reference)
-    if words[0].casefold() == words[1].casefold():
+  first, second = notation.words(answer), notation.words(reference)
+  if first is not None or second is not None:
+    first = answer if first is None else first
+    second = reference if second is None else second
+    if first.casefold() == second.casefold():
       return True
   first, second = _BASED.fullmatch(answer), _BASED.fullmatch(reference)
   if first and second:
@@ -122,7 +169,7 @@ def compare(answer: str, reference: str) -> bool | None:
   first, second = _BRACKETED.fullmatch(answer), _BRACKETED.fullmatch(reference)
   if first and second:
     return _compare_bracketed(first, second)
-  one, other = _number(answer), _number(reference)
+  one, other = notation.number(answer), notation.number(reference)
   if one is None or other is None:
     return None
   if one.value == other.value:
@@ -142,69 +189,15 @@ def _compare_bracketed(first: re.Match, second: re.Match) -> bool | None:
   return None if None in are_equal else all(are_equal)
 
 
-class _Number(NamedTuple):
-  """A number, and whether its text is a decimal, not a fraction."""
-
-  value: fractions.Fraction
-  is_decimal: bool
-
-
-def _clean(text: str) -> str:
-  text = text.replace('\u2212', '-')
-  # A dollar sign is a delimiter. An escaped one is a currency, dropped as well.
-  text = _DOLLAR.sub(
-    lambda match: '' if match[0] in ('$', r'\$') else match[0], text
-  )
-  return text.strip().rstrip('.,;').rstrip()
-
-
-def _plain(text: str) -> str:
-  text = _COSMETIC.sub(
-    lambda match: match['kept'] or ('\\' if match[0][1:] in 'dt' else ' '),
-    _clean(text),
-  )
-  return _SPACE.sub(lambda match: ' ' if match['kept'] else '', text)
-
-
-def _number(plain: str) -> _Number | None:
-  if len(plain) > _MAX_NUMBER_CHARS:
-    return None
-  plain = plain.replace('{,}', ',')
-  if match := _POWER_OF_TEN.fullmatch(plain):
-    plain = f'{match["sign"]}1e{match["power"].strip("{}")}'
-  if match := _DECIMAL.fullmatch(plain):
-    value = _decimal(match['mantissa'])
-    exponent = int((match['e'] or match['power'] or '0').strip('{}'))
-    if value is None or abs(exponent) > _MAX_EXPONENT:
-      return None
-    return _Number(value * fractions.Fraction(10) ** exponent, True)
-  if match := _FRACTION.fullmatch(plain):
-    parts = match.groupdict()
-    top = _decimal(parts['top'] or parts['one'] or parts['left'] or '')
-    bottom = _decimal(parts['bottom'] or parts['other'] or parts['right'] or '')
-    if top is None or not bottom:
-      return None
-    value = (-top if parts['sign'] == '-' else top) / bottom
-    return _Number(value, False)
-  return None
-
-
-def _decimal(text: str) -> fractions.Fraction | None:
-  text = text.replace(',', '')
-  if not text.strip('+-.'):
-    return None
-  return fractions.Fraction(text)
-
-
-def _parse(text: str) -> list[Any]:
+def _parse(text: str) -> tuple[Any, ...]:
+  """Returns what math-verify makes of a text; empty if it is unreadable."""
   import math_verify
+  import sympy
 
-  text = _clean(text)
-  # math-verify would read `1e5` as a product with Euler's number.
-  if match := _DECIMAL.fullmatch(text):
-    if match['e']:
-      text = rf'{match["mantissa"]}\times 10^{{{match["e"]}}}'
-  return math_verify.parse(
+  text = notation.for_parser(text)
+  if size.is_too_large(text):
+    return ()
+  parsed = math_verify.parse(
     rf'\boxed{{{text}}}',
     (
       math_verify.LatexExtractionConfig(boxed_match_priority=0),
@@ -212,9 +205,54 @@ def _parse(text: str) -> list[Any]:
     ),
     parsing_timeout=None,  # pyright: ignore[reportArgumentType]
   )
+  # math-verify returns a text that it cannot parse as a string.
+  values = [value for value in parsed if not isinstance(value, str)]
+  if not values:
+    return ()
+  # Of what it cannot parse, it takes a number: `x+ > 5` would be 5.
+  if isinstance(values[0], sympy.Expr) and notation.has_relation(text):
+    return ()
+  return tuple(parsed)
 
 
 # The answers of a group have the same reference and follow each other.
 @functools.lru_cache(maxsize=128)
 def _parse_reference(reference: str) -> tuple[Any, ...]:
-  return tuple(_parse(reference))
+  return _parse(reference)
+
+
+def _have_neighbors(*texts: str) -> bool:
+  # math-verify would add the two, or multiply them.
+  return any(map(notation.has_neighbors, map(notation.for_parser, texts)))
+
+
+def _repetitive(text: str, parsed: Sequence[Any]) -> Any:
+  r"""Returns a list with repetitions, as a sorted tuple; None for others.
+
+  math-verify makes a set of a list, so that `5,5` would be 5. What has braces
+  is a set, and `\pm` makes two of zero.
+  """
+  import sympy
+  from math_verify import grader
+
+  listed = getattr(parsed[0], '_unsorted_args', ())
+  if len(listed) == len(set(listed)) or re.search(r'\\[{}]|\\pm', text):
+    return None
+  return sympy.Tuple(
+    *sympy.ordered(listed, keys=grader.sort_key, default=False)
+  )
+
+
+def _num_places(*values: Any) -> int:
+  """Returns the places to round to, so that each decimal keeps `_DIGITS`."""
+  import sympy
+
+  places = _PLACES
+  for value in values:
+    if isinstance(value, str):
+      continue
+    for atom in value.atoms(sympy.Float):
+      if atom:
+        exponent = sympy.floor(sympy.log(abs(atom), 10))
+        places = max(places, _DIGITS - 1 - int(exponent))
+  return places

@@ -1,5 +1,6 @@
 """Tests of replay_rl.tasks.verify.equality."""
 
+import re
 import sys
 import time
 from unittest import mock
@@ -41,7 +42,29 @@ class CompareTest(parameterized.TestCase):
       self.assertIsNone(equality.compare(answer, reference))
 
 
+# Of the tables in the docstring: reference, answer, verdict.
+ROW = re.compile(r'\| `(.+?)` +\| `(.+?)` +\| (correct|wrong) +\|')
+
+
 class VerifyTest(parameterized.TestCase):
+  def test_the_tables_of_the_docstring_say_what_is_done(self):
+    pytest.importorskip('math_verify', reason="needs pip install -e '.[math]'")
+    lines = [
+      line for line in equality.__doc__.splitlines() if line.startswith('| `')
+    ]
+    self.assertGreater(len(lines), 40)
+    for line in lines:
+      with self.subTest(line=line):
+        reference, answer, verdict = ROW.fullmatch(line).groups()
+        is_correct = equality.verify(answer, reference)
+        self.assertEqual('correct' if is_correct else 'wrong', verdict)
+
+  @parameterized.parameters(*equality_cases.UNREADABLE)
+  def test_what_no_parser_should_see_is_unreadable(self, answer, reference):
+    pytest.importorskip('math_verify', reason="needs pip install -e '.[math]'")
+    with self.assertRaises(worker.UnreadableError):
+      equality.verify(answer, reference)
+
   def test_verify_is_compare_then_math_verify(self):
     pytest.importorskip('math_verify', reason="needs pip install -e '.[math]'")
     self.assertTrue(equality.verify('5', '5.0'))

@@ -26,9 +26,18 @@ INJECTIONS = (
   r'\input{|touch X}\write18{touch X}',
   "lambda: open('X','w')",
 )
+# No limit on size recognises it.
+ENDLESS = r'\int_0^{100} \frac{\sin x^3}{x^x+1} dx'
+
+
+def boxed(answer):
+  return rf'So it is $\boxed{{{answer}}}$.'
+
+
 HOSTILE = {
   'no_power': ('9**9**9', 'wrong'),
-  'power_of_powers': (r'\boxed{9^{9^{9^9}}}', 'timeout'),
+  'endless': (boxed(ENDLESS), 'timeout'),
+  'power_of_powers': (r'\boxed{9^{9^{9^9}}}', 'unreadable'),
   'nested_braces': (
     r'\boxed{' + '{' * 10_000 + '5' + '}' * 10_001,
     'unreadable',
@@ -43,7 +52,7 @@ HOSTILE = {
   'unboxed_unicode_digits': ('\u0661\u0660', 'no answer'),
   'empty': ('', 'no answer'),
   'factorial': (r'\boxed{10**6!}', 'unreadable'),
-  'large_factorial': (r'\boxed{(10^{9})!}', 'timeout'),
+  'large_factorial': (r'\boxed{(10^{9})!}', 'unreadable'),
 }
 # Takes about as long to judge as is allowed.
 SLOW = r'\boxed{\begin{pmatrix}' + r'1&2&3\\' * 900 + r'\end{pmatrix}}'
@@ -56,10 +65,6 @@ def make(num_workers=2, answer_timeout=1.0, max_answer_chars=10_000):
     memory_limit=1 << 30,
     max_answer_chars=max_answer_chars,
   )
-
-
-def boxed(answer):
-  return rf'So it is $\boxed{{{answer}}}$.'
 
 
 class VerifierTest(parameterized.TestCase):
@@ -171,7 +176,7 @@ class VerifierTest(parameterized.TestCase):
 
   def test_verdicts_do_not_depend_on_the_number_of_workers(self):
     rng = random.Random(0)
-    cases = [*equality_cases.PARSED, (r'9^{9^{9^9}}', 'x', False)] * 2
+    cases = [*equality_cases.PARSED, (ENDLESS, 'x', False)] * 2
     rng.shuffle(cases)
     rows = [boxed(case[0]) for case in cases], [case[1] for case in cases]
     with make(num_workers=1) as alone:
