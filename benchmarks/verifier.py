@@ -182,7 +182,9 @@ def measure_hostile(pool, num_rows):
   """Returns the rate when one answer in a hundred never ends."""
   responses, references, _ = make(MIXES['mixed'], num_rows, 99)
   for row in range(0, num_rows, 100):
-    responses[row] = rf'\boxed{{9^{{9^{{9^{{9}}}}}}+{row}}}'
+    # No power tower: the verifier would recognise it.
+    integral = rf'\int_1^{{{row + 2}}} \frac{{\sin x^3}}{{x^x+1}} dx'
+    responses[row] = rf'\boxed{{{integral}}}'
     references[row] = '10'
   started = time.perf_counter()
   counts = verifier.count(pool.judge(responses, references))

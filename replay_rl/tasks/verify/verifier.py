@@ -38,8 +38,9 @@ class AnswerVerdict(NamedTuple):
     max_answer_chars, and unreadable.
   kind: the mark of the answer, see `extraction.extract`; '' if there is none.
   status: 'correct' or 'wrong'; 'no answer'; 'unreadable' if the answer is too
-    long or cannot be parsed; 'timeout'; 'crashed' if the process that judged it
-    died or ran out of memory.
+    long, cannot be parsed, or holds what no parser would end with (see `size`);
+    'timeout'; 'crashed' if the process that judged it died or ran out of
+    memory.
   """
 
   is_correct: bool

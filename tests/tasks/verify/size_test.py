@@ -46,6 +46,7 @@ class IsTooLargeTest(parameterized.TestCase):
     '(((3!)!)!)!',
     r'\frac{1000000!}{999998!}',
     'x' + '!' * (DEPTH + 1),
+    '|' * (DEPTH + 1) + 'x',
     r'\binom{1000000}{500000}',
     # Loops.
     r'\prod_{k=1}^{1001} k',
@@ -106,6 +107,7 @@ class IsTooLargeTest(parameterized.TestCase):
     '(1),' * 100,
     '(' * DEPTH + '5' + ')' * DEPTH,
     'x' + '!' * DEPTH,
+    '|' * DEPTH + 'x' + '|' * DEPTH,
     'x!' * 100,
     ')' * 100 + '(5)',
     '1' * size.MAX_DIGITS,
