@@ -242,6 +242,8 @@ def _parse_call(
       raise ValueError(
         f'{complaint}must have a number, bool, string or None as {name}'
       ) from error
+    if not is_inf and values[name] in (math.inf, -math.inf):  # Such as 1e400.
+      raise ValueError(f'{complaint}must have a finite {name}, or inf')
   if reference in kind.functions:
     return reference, kind.functions[reference], values
   module, colon, name = reference.partition(':')

@@ -9,6 +9,17 @@ from typing import Any
 
 from absl import flags
 
+# Errors of a flag or its file, with a text that says enough.
+_PLAIN = (
+  flags.Error,
+  KeyError,
+  AttributeError,
+  TypeError,
+  ValueError,
+  OSError,
+)
+_LONGEST_TEXT = 1000  # Characters of a message.
+
 
 def parse(argv: list[str], own: flags.FlagValues = flags.FLAGS) -> list[str]:
   """Parses flags; for a wrong flag, prints one line and exits with status 2.
@@ -24,15 +35,19 @@ def parse(argv: list[str], own: flags.FlagValues = flags.FLAGS) -> list[str]:
   try:
     if own is not flags.FLAGS:
       flags.FLAGS(argv[:1])
-    return own(argv)
-  except (
-    flags.Error,
-    KeyError,
-    AttributeError,
-    TypeError,
-    ValueError,
-  ) as error:
-    print(f'error: {error}', file=sys.stderr)
+    rest = own(argv)
+    if 'config' in own:
+      # Without its file, any attribute raises what is wrong with the file.
+      getattr(own['config'].value, 'name', None)
+    return rest
+  except Exception as error:  # The file of a config may raise anything.
+    # The text of a KeyError is a repr, and other texts may have many lines.
+    text = str(error.args[0] if isinstance(error, KeyError) else error)
+    text = ' '.join(text.split())
+    if len(text) > _LONGEST_TEXT:
+      text = f'{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}'
+    kind = '' if isinstance(error, _PLAIN) else f'{type(error).__name__}: '
+    print(f'error: {kind}{text}', file=sys.stderr)
     sys.exit(2)
 
 

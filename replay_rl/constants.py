@@ -38,28 +38,41 @@ class Interval(NamedTuple):
   has_high: bool
 
   def __contains__(self, value: float) -> bool:
-    """Whether a number, rounded to float32, is inside; a NaN never is."""
-    rounded, low, high = np.asarray([value, self.low, self.high], np.float32)
-    above = rounded >= low if self.has_low else rounded > low
-    below = rounded <= high if self.has_high else rounded < high
+    """Whether an int, or a float rounded to float32, is inside; no NaN is."""
+    low, high = self.low, self.high
+    if not isinstance(value, int):  # An int of any size compares exactly.
+      with np.errstate(over='ignore'):  # A larger number becomes inf.
+        value, low, high = np.asarray([value, low, high], np.float32)
+    above = value >= low if self.has_low else value > low
+    below = value <= high if self.has_high else value < high
     return bool(above and below)
 
   def __str__(self) -> str:
     """As in mathematics: `(0, 1]` has 1 and not 0."""
     left, right = '(['[self.has_low], ')]'[self.has_high]
-    return f'{left}{self.low:g}, {self.high:g}{right}'
+    low, high = (
+      f'{end}' if isinstance(end, int) else f'{end:g}'
+      for end in (self.low, self.high)
+    )
+    return f'{left}{low}, {high}{right}'
 
 
 def interval(text: str) -> Interval:
   """Returns the interval that a text such as '[0, inf)' describes."""
-  low, high = (float(end) for end in text[1:-1].split(','))
+  low, high = (
+    int(end) if end.strip().isdigit() else float(end)
+    for end in text[1:-1].split(',')
+  )
   return Interval(low, high, text[0] == '[', text[-1] == ']')
 
 
 POSITIVE = interval('(0, inf)')
 NON_NEGATIVE = interval('[0, inf)')
 FRACTION = interval('[0, 1]')
-FINITE = interval('(-inf, inf)')
+MAX_INT32, MAX_UINT32 = 2**31 - 1, 2**32 - 1
+SEED = interval(f'[0, {MAX_UINT32}]')
+# Gradients grow with 1 / temperature; beyond, they overflow or vanish.
+TEMPERATURE = interval('[0.001, 1000]')
 
 
 class Constant(NamedTuple):
@@ -193,6 +206,10 @@ def _check_one(name: str, value: Any, constant: Constant) -> None:
       'None' if kind is types.NoneType else kind.__name__ for kind in allowed
     )
     raise ValueError(f'{name} = {shown(value)}: must be of type {names}')
+  if isinstance(value, str) and not _is_text(value):
+    raise ValueError(
+      f'{name} = {shown(value)}: must be text without NUL and lone surrogates'
+    )
   if not isinstance(value, (int, float)) or isinstance(value, bool):
     return
   limits = constant.interval
@@ -202,6 +219,15 @@ def _check_one(name: str, value: Any, constant: Constant) -> None:
     raise ValueError(f'{name} = {shown(value)}: must fit a 32-bit number')
   if limits is not None and value not in limits:
     raise ValueError(f'{name} = {shown(value)}: must be in {limits}')
+
+
+def _is_text(value: str) -> bool:
+  """Whether a file's content and its name may have this text."""
+  try:
+    value.encode()
+  except UnicodeEncodeError:
+    return False
+  return '\0' not in value
 
 
 def _fits_32_bits(value: float) -> bool:

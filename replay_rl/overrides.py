@@ -5,6 +5,7 @@ ml_collections parses neither `Annotated` types nor dicts nor None.
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from typing import Annotated
@@ -13,10 +14,33 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
+
+def integer(text: str) -> int:
+  """Returns a whole number; `int` would read the digits of any script."""
+  if not text.isascii():
+    raise ValueError('must be a whole number in digits 0 to 9')
+  return flags.IntegerParser().parse(text)
+
+
+def real(text: str) -> float:
+  """Returns a number; infinity only for a word such as inf."""
+  is_word = text.strip().lstrip('+-').lower() in ('inf', 'infinity')
+  return float(text) if is_word else _finite(text)
+
+
+def _finite(text: str) -> float:
+  """Returns a finite number; `float` would read 1e400 as infinity."""
+  number = float(text) if text.isascii() else math.nan
+  if not math.isfinite(number):
+    raise ValueError(f'must be a finite number in digits 0 to 9, not {text}')
+  return number
+
+
 _PARSERS = {
-  int: flags.IntegerParser(),
-  float: flags.FloatParser(),
-  str: flags.ArgumentParser(),
+  int: integer,
+  float: real,
+  str: str,
+  bool: flags.BooleanParser().parse,
 }
 
 
@@ -28,8 +52,12 @@ class DictParser(flags.ArgumentParser):
     if not isinstance(argument, str):
       return argument  # The value of the config itself.
     try:
-      value = json.loads(argument)
-    except ValueError as error:
+      value = json.loads(
+        'null' if argument == 'None' else argument,
+        parse_float=_finite,
+        parse_constant=_finite,
+      )
+    except (ValueError, RecursionError) as error:
       raise ValueError(f'must be JSON ({error})') from error
     if value is not None and not isinstance(value, dict):
       raise ValueError('must be a JSON object, such as {"data": 1}')
@@ -37,18 +65,23 @@ class DictParser(flags.ArgumentParser):
 
 
 class AnnotatedParser(flags.ArgumentParser):
-  """Parses a number or a text, and the word None if the type allows None."""
+  """Parses a value, and the word None if the type allows None.
+
+  The word inf is a number. A number that is too large for a float is an error.
+  """
 
   def __init__(self, annotation: Any):
     """Takes an `Annotated` type, such as `Annotated[int | None, ...]`."""
     kind = typing.get_args(annotation)[0]
     self._kinds = typing.get_args(kind) or (kind,)
 
-  def parse(self, argument: Any) -> int | float | str | None:
+  def parse(self, argument: Any) -> bool | int | float | str | None:
     """Returns the value; raises ValueError if the text is not one."""
+    if not isinstance(argument, str):
+      return argument  # The value of the config itself.
     if argument == 'None' and types.NoneType in self._kinds:
       return None
-    return _PARSERS[self._kinds[0]].parse(argument)
+    return _PARSERS[self._kinds[0]](argument)
 
 
 def register(settings: type) -> None:

@@ -36,31 +36,6 @@ from replay_rl.run import schedule
 USABLE = 0.9
 _MAX_CYCLES = 1000  # Of a schedule, for the average of their updates.
 
-_ADVICE = {
-  'parameters': 'more fsdp or tensor',
-  'optimizer state': 'more fsdp or tensor',
-  'published weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
-  'replay buffer': 'a smaller replay.capacity, more data or fsdp',
-  'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
-  'gradients': 'more fsdp or tensor',
-  'kept for the backward pass': (
-    'optimizer.remat, more optimizer.num_microbatches, data or fsdp'
-  ),
-  'learner working set': (
-    'optimizer.logits_chunk, more optimizer.num_microbatches, data or fsdp'
-  ),
-  'KV cache': (
-    'fewer rollouts at once (sampler, evaluation), shorter responses, more '
-    'data or fsdp'
-  ),
-  'sampler working set': (
-    'fewer rollouts at once (sampler, evaluation), shorter prompts, more data '
-    'or fsdp'
-  ),
-  'copies of weights': 'more tensor',
-  'copy of published weights': 'more fsdp or tensor',
-}
-
 # Its own flags, so that other programs can be imported beside this one.
 _FLAGS = flags.FlagValues()
 _CONFIG = config_flags.DEFINE_config_file(
@@ -226,7 +201,7 @@ def sentences(needs: Plan) -> list[str]:
     *lines,
     f'It does not fit: {_gigabytes(needs.memory.total)} GB of '
     f'{_gigabytes(needs.limit)}. The largest term is {term!r}. What helps: '
-    f'{_ADVICE[term]}.',
+    f'{memory_lib.ADVICE[term]}.',
   ]
 
 

@@ -36,6 +36,7 @@ from ml_collections import config_flags
 
 from replay_rl import base
 from replay_rl import command_line
+from replay_rl.fit import machine
 from replay_rl.parallel import processes
 from replay_rl.provenance import environment
 from replay_rl.provenance import sources
@@ -84,6 +85,11 @@ _ALLOW_CODE_CHANGE = flags.DEFINE_bool(
   'Continue a run although the code or the packages have changed since then; '
   'config.json records it.',
 )
+_ALLOW_MEMORY = flags.DEFINE_bool(
+  'allow_memory',
+  False,
+  'Start a run that needs more memory than there is, with a warning.',
+)
 _HEARTBEAT = flags.DEFINE_integer(
   'heartbeat_timeout',
   100,
@@ -105,6 +111,7 @@ def train(
   *,
   stop_after: int | None = None,
   allow_code_change: bool = False,
+  allow_memory: bool = False,
   **functions: Callable,
 ) -> state.RunState:
   """Trains a run to its last iteration, from its newest checkpoint if any.
@@ -118,6 +125,8 @@ def train(
       None for all.
     allow_code_change: whether to continue a run although the code or the
       packages have changed; the folder records it.
+    allow_memory: whether to warn, and go on, where the run needs more memory
+      than there is.
     **functions: replacements for what the config names, such as
       `weights=my_rule`; the keys are those of `functions.KINDS`. The folder
       records a hash of their sources.
@@ -126,7 +135,8 @@ def train(
     The state of the run, each array `[S, ...]`.
 
   Raises:
-    ValueError: a setting is not allowed, or the folder cannot be used.
+    ValueError: a setting is not allowed, the run does not fit the memory, or
+      the folder cannot be used.
     DivergedError: a reward, loss, gradient or weight is not finite.
     durable.WriteError: a file cannot be written.
     EmptyUpdatesError: `MAX_EMPTY_UPDATES` updates in a row had no valid row.
@@ -141,6 +151,10 @@ def train(
       stack.callback(task_lib.close, task)
       experiment = build.experiment(config, task.shape, functions)
       mesh, sampler_mesh = placement.meshes_of_run(config, experiment.parts)
+      machine.check(
+        *(config, experiment.parts, mesh, sampler_mesh),
+        allow_memory=allow_memory,
+      )
     processes.check_mesh(mesh)
     cache = pathlib.Path(config.cache_dir).expanduser()
     jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
@@ -159,7 +173,9 @@ def train(
       task,
       programs_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
-    seeds = config.seed + jnp.arange(config.num_seeds, dtype=jnp.uint32)
+    seeds = np.uint32(config.seed) + jnp.arange(
+      config.num_seeds, dtype=np.uint32
+    )
     run = programs.init(
       build.base_weights(config, experiment, task),
       seeds,
@@ -409,6 +425,7 @@ def main(argv: list[str]) -> None:
         _CONFIG.value,
         _WORKDIR.value,
         allow_code_change=_ALLOW_CODE_CHANGE.value,
+        allow_memory=_ALLOW_MEMORY.value,
       )
 
 

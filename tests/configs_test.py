@@ -16,6 +16,7 @@ from configs import arms
 from configs import base_small
 from configs import quickstart
 from replay_rl.run import config as config_lib
+from replay_rl.run import rules
 
 ROOT = pathlib.Path(__file__).parents[1]
 _REUSE = ('on_policy', 'reuse_2', 'reuse_4')
@@ -60,7 +61,7 @@ class ExperimentsTest(parameterized.TestCase):
   )
   def test_every_arm_is_valid_and_named(self, name, arm):
     config = experiment(name).get_config(arm)
-    config_lib.validate(config)
+    rules.validate(config)
     family = 'countdown ' if name == 'countdown' else ''
     self.assertEqual(config.name, family + arm.replace('_', ' '))
     if config.text is not None:
@@ -70,7 +71,7 @@ class ExperimentsTest(parameterized.TestCase):
 
   @parameterized.parameters(*((name,) for name in WITHOUT_ARMS))
   def test_a_config_without_arms_is_valid(self, name):
-    config_lib.validate(experiment(name).get_config())
+    rules.validate(experiment(name).get_config())
 
   @parameterized.parameters(*ARMS)
   def test_an_unknown_arm_is_answered_with_those_there_are(self, name):

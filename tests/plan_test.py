@@ -13,6 +13,7 @@ from absl.testing import parameterized
 from configs import models
 from replay_rl import command_line
 from replay_rl import plan
+from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import families
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
@@ -72,7 +73,7 @@ class ConfigsTest(parameterized.TestCase):
 
   def test_a_long_run_has_the_updates_of_its_first_cycles(self):
     config = tiny.config(
-      num_iterations=10**9, replay__updates_per_iteration=2.5
+      num_iterations=8 * 10**8, replay__updates_per_iteration=2.5
     )
     needs = plan.plan(config, device='h200', mesh=config.mesh.shape)
     self.assertEqual(needs.replay.updates, 2.5)
@@ -184,9 +185,12 @@ class MainTest(parameterized.TestCase):
 
   def test_every_term_has_advice(self):
     actual = plan.plan(
-      tiny.config(sampler__weight_lag=4),
+      tiny.config(
+        sampler__weight_lag=4,
+        optimizer__gate='gradient_gate(threshold=0.1, window=2)',
+      ),
       device='h100',
       mesh={'data': 1, 'fsdp': 1, 'tensor': 1},
     )
     terms = set(actual.memory.kept).union(*actual.memory.programs.values())
-    self.assertEqual(terms, set(plan._ADVICE))
+    self.assertEqual(terms, set(memory_lib.ADVICE))

@@ -205,8 +205,11 @@ class BadInputTest(TrainTestCase):
 
   def test_a_loss_that_is_not_finite_stops_and_names_the_last_checkpoint(self):
     workdir = self.workdir()
-
-    config = tiny.config(num_iterations=6, optimizer__learning_rate=1e38)
+    # Of a user; the ranges of the config allow no such rate.
+    config = tiny.config(
+      num_iterations=6,
+      optimizer__transform='tests.user_functions:exploding(factor=1e30)',
+    )
     with self.assertRaisesRegex(
       train.DivergedError,
       r'(loss|grad_norm) = (nan|inf) in iteration \d of seed 0: must be finite',

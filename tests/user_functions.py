@@ -5,6 +5,7 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from replay_rl import base
 from replay_rl import constants
@@ -49,3 +50,8 @@ def made_with_default(factor):
 twice = functools.partial(scaled, scale=2.0)
 compiled = jax.jit(unannotated, static_argnames='scale')
 thrice = made(jnp.float32(3.0))
+
+
+def exploding(learning_rate, *, factor: base.Scalar):
+  """Returns an optimizer whose updates are far too large."""
+  return optax.sgd(lambda count: factor * learning_rate(count))

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
-from replay_rl import json_files
+from replay_rl import constants
+from replay_rl import overrides
 from replay_rl.evaluate import run_weights
 from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.run import config as config_lib
 from replay_rl.tasks.text import prompt_stream
 
 # Values of the flags that are not given, with --model.
@@ -27,13 +29,27 @@ _DEFAULTS = {
 # (temperature, top_p) of the protocols of https://arxiv.org/abs/2604.08706 for
 # one sample and for several.
 _ONE, _SEVERAL = (0.1, 0.95), (1.0, None)
-_LOWEST = {
-  'n': 1,
-  'max_prompt_tokens': 1,
-  'max_new_tokens': 1,
-  'batch_size': 1,
-  'eval_seed': 0,
-  'temperature': 0,
+_COUNT = constants.interval(f'[1, {constants.MAX_INT32}]')
+_OF_RUN = constants.of_function(config_lib.Text)
+_WEIGHT = constants.interval('[0, 1e+06]')
+# Ranges of numbers that are given; a temperature may also be 0.
+_ALLOWED = {
+  'n': _COUNT,
+  'temperature': constants.TEMPERATURE,
+  'top_p': constants.interval('(0, 1]'),
+  'top_k': _COUNT,
+  'batch_size': _COUNT,
+  'eval_seed': constants.SEED,
+  'max_answer_chars': _COUNT,
+  'aes_omega': _WEIGHT,
+  'aes_beta': _WEIGHT,
+  'aes_gamma': _WEIGHT,
+} | {
+  name: _OF_RUN[name].interval
+  for name in (
+    *('max_prompt_tokens', 'max_new_tokens', 'num_workers'),
+    *('answer_timeout', 'memory_limit'),
+  )
 }
 
 
@@ -91,8 +107,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   path = pathlib.Path
   add('model', 'Hugging Face folder; this or --workdir')
   add('workdir', 'folder of a run, which sets all flags not given')
-  add('step', 'iterations of the checkpoint (default: the newest)', int)
-  add('seed', 'seed of the run, if it trained several', int)
+  add(
+    'step',
+    'iterations of the checkpoint (default: the newest)',
+    overrides.integer,
+  )
+  add('seed', 'seed of the run, if it trained several', overrides.integer)
   add('benchmarks', 'names with commas between them', _names, required=True)
   add(
     'data_dir',
@@ -102,13 +122,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     required=True,
   )
   add('out', 'folder to write', path, required=True)
-  add('n', 'samples per problem', int, 1)
+  add('n', 'samples per problem', overrides.integer, 1)
   protocol = '(default: {}, and 1 for n > 1, as arXiv 2604.08706)'
-  add('temperature', f'0 is greedy {protocol.format(_ONE[0])}', float)
-  add('top_p', f'1 is all tokens {protocol.format(_ONE[1])}', float)
-  add('top_k', 'most probable tokens to sample among (default: all)', int)
-  add('max_new_tokens', 'of a response; must be given with --model', int)
-  add('max_prompt_tokens', 'longest prompt', int)
+  add('temperature', f'0 is greedy {protocol.format(_ONE[0])}', overrides.real)
+  add('top_p', f'1 is all tokens {protocol.format(_ONE[1])}', overrides.real)
+  add(
+    'top_k',
+    'most probable tokens to sample among (default: all)',
+    overrides.integer,
+  )
+  add(
+    'max_new_tokens',
+    'of a response; must be given with --model',
+    overrides.integer,
+  )
+  add('max_prompt_tokens', 'longest prompt', overrides.integer)
   add('tokenizer', "folder (default: that of the model, or the run's)")
   add('template', 'of the prompt; {problem} stands for the problem')
   parser.add_argument(
@@ -126,12 +154,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   )
   add('compute_dtype', 'of the activations')
   add('mesh', 'devices by axis as JSON; -1 for all that are left', _object)
-  add('batch_size', 'rows sampled together', int, 64)
-  add('eval_seed', 'seed of the samples', int, 0)
-  add('num_workers', 'processes that verify', int)
-  add('answer_timeout', 'seconds to verify an answer', float)
-  add('memory_limit', 'bytes of a verifier', int)
-  add('max_answer_chars', 'longer answers are unreadable', int)
+  add('batch_size', 'rows sampled together', overrides.integer, 64)
+  add('eval_seed', 'seed of the samples', overrides.integer, 0)
+  add('num_workers', 'processes that verify', overrides.integer)
+  add('answer_timeout', 'seconds to verify an answer', overrides.real)
+  add('memory_limit', 'bytes of a verifier', overrides.integer)
+  add('max_answer_chars', 'longer answers are unreadable', overrides.integer)
   add('baseline', '--out of another evaluation', path)
   for name, default, what in (
     ('omega', 1.0, 'length'),
@@ -139,7 +167,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     ('gamma', 5.0, 'accuracy lost'),
   ):
     text = f'weight of {what} against the baseline; papers: 1, 3, 5 or 1, 5, 10'
-    add(f'aes_{name}', text, float, default)
+    add(f'aes_{name}', text, overrides.real, default)
   add('cache_dir', 'of compiled programs', str, '~/.cache/replay_rl')
   return parser.parse_args(arguments)
 
@@ -195,16 +223,23 @@ def resolve(
   if run is not None:
     values['step'] = run_weights.pick_step(run.folder, options.step)
     values['seed'] = run_weights.pick_seed(run, options.seed)
-  for name, lowest in _LOWEST.items():
-    if not values[name] >= lowest:
-      raise ValueError(f'{name} = {values[name]}: must be at least {lowest}')
+  num_workers = value('num_workers')
+  numbers = vars(options) | values | {'num_workers': num_workers}
+  for name, limits in _ALLOWED.items():
+    number = numbers[name]
+    if name == 'temperature' and number == 0:
+      continue
+    if number is not None and limits and number not in limits:
+      raise ValueError(
+        f'{name} = {constants.shown(number)}: must be in {limits}'
+      )
   num_shards = values['mesh']['data'] * values['mesh']['fsdp']
   if values['batch_size'] % num_shards:
     raise ValueError(
       f'batch_size = {values["batch_size"]}: must be a multiple of the '
       f'{num_shards} devices of data and fsdp in --mesh'
     )
-  return EvaluationSettings(**values), value('num_workers')
+  return EvaluationSettings(**values), num_workers
 
 
 def _protocol(options: argparse.Namespace) -> tuple[float, float | None]:
@@ -243,7 +278,7 @@ def _names(listed: str) -> tuple[str, ...]:
 
 def _object(text: str) -> dict[str, Any]:
   try:
-    value = json_files.parse(text)
+    value = overrides.DictParser().parse(text)
   except ValueError:
     value = None
   if not isinstance(value, dict):

@@ -21,6 +21,40 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import placement
 from replay_rl.run import state
 
+# Term -> what makes it smaller.
+ADVICE = {
+  'parameters': 'more fsdp or tensor',
+  'optimizer state': 'more fsdp or tensor',
+  'published weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
+  'replay buffer': 'a smaller replay.capacity, more data or fsdp',
+  'state of the gate': 'a smaller window of optimizer.gate',
+  'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
+  'gradients': 'more fsdp or tensor',
+  'histograms of updates': (
+    'a smaller replay.updates_per_iteration or logging.histogram_bins'
+  ),
+  'kept for the backward pass': (
+    'optimizer.remat, more optimizer.num_microbatches, data or fsdp'
+  ),
+  'learner working set': (
+    'optimizer.logits_chunk, more optimizer.num_microbatches, data or fsdp'
+  ),
+  'KV cache': (
+    'fewer rollouts at once (sampler, evaluation), shorter responses, more '
+    'data or fsdp'
+  ),
+  'prompts and responses': (
+    'fewer rollouts at once (sampler, evaluation), shorter prompts and '
+    'responses, more data or fsdp'
+  ),
+  'sampler working set': (
+    'fewer rollouts at once (sampler, evaluation), shorter prompts, more data '
+    'or fsdp'
+  ),
+  'copies of weights': 'more tensor',
+  'copy of published weights': 'more fsdp or tensor',
+}
+
 # Field of a transformer -> logical axis. Weights are gathered along 'embed'
 # before they are used, so that a device computes on the whole width.
 _SPLIT_FIELDS = {
@@ -59,9 +93,14 @@ class Memory(NamedTuple):
     return sum(self.kept.values()) + sum(largest.values())
 
   @property
+  def terms_at_peak(self) -> dict[str, int]:
+    """Bytes on each device at the peak, by what they hold."""
+    return self.kept | self.programs[self.largest_program]
+
+  @property
   def largest_term(self) -> str:
     """The name of the largest term at the peak."""
-    terms = self.kept | self.programs[self.largest_program]
+    terms = self.terms_at_peak
     return max(terms, key=lambda name: terms[name])
 
 
@@ -108,40 +147,68 @@ def memory(
   num_rows = parts.num_rows // parts.num_microbatches
   # Of one seed: the sum over the microbatches, and the latest of several.
   gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
-  sampled = {
-    'sampler': _divide(
-      parts.num_fresh,
-      'sampler.num_prompts x sampler.group_size',
-      'rows',
-      mesh,
-    )
-  }
-  if config.evaluation.every:
-    evaluation = config.evaluation
-    num_prompts = _divide(
-      evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh
-    )
-    sampled['evaluation'] = num_prompts * evaluation.num_samples
   programs = {
     name: working_memory.sampling(share, parts.shape, num_rows=rows)
-    for name, rows in sampled.items()
+    for name, rows in _sampled_rows(config, parts, mesh).items()
   }
   if parts.num_publications:
     programs['sampler']['copy of published weights'] = (
       kept['parameters'] // config.num_seeds
     )
-  programs['learner'] = {'gradients': gradients} | working_memory.activations(
+  programs['learner'] = {
+    'gradients': gradients,
+    'histograms of updates': _histograms(config),
+  } | working_memory.activations(
     share,
     num_rows=_divide(num_rows, 'rows of a microbatch', 'rows', mesh),
     chunk_size=config.optimizer.logits_chunk,
     remat=config.optimizer.remat,
   )
-  at_once = config.num_seeds if config.vmap_seeds else 1
-  programs = {
-    program: {name: at_once * size for name, size in terms.items()}
-    for program, terms in programs.items()
-  }
+  programs = _of_seeds_at_once(config, programs)
   # A checkpoint is written from a copy of the run on the device.
+  programs['checkpoint'] = {'copy of the run': sum(kept.values())}
+  return Memory(
+    kept={name: size for name, size in kept.items() if size},
+    on_host=on_host,
+    programs=programs,
+    checkpoint=sum(map(working_memory.num_bytes, jax.tree.leaves(run))),
+  )
+
+
+def least(
+  config: config_lib.Config,
+  parts: state.Parts,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+  sampler_mesh: jax.sharding.Mesh | None,
+) -> Memory:
+  """Returns the memory that a run needs on each device at the very least.
+
+  These are the arrays that exist whatever the compiler does. No model is
+  traced, so that it takes an instant for a model of any size.
+
+  Args:
+    config: the run.
+    parts: what was built from it.
+    mesh: the devices.
+    sampler_mesh: the devices that generate; None for `mesh`.
+
+  Raises:
+    ValueError: a mesh does not divide the weights, the rows or the heads.
+  """
+  run = state.shapes_of_run(parts, config.num_seeds)
+  kept, on_host, _ = _kept(run, parts, mesh, config.mesh.buffer_memory)
+  sampler_mesh = sampler_mesh or mesh  # pyright: ignore
+  share = share_of_device(parts.transformer, sampler_mesh)
+  programs = {
+    name: working_memory.held_by_sampling(share, parts.shape, num_rows=rows)
+    for name, rows in _sampled_rows(config, parts, sampler_mesh).items()
+  }
+  programs['learner'] = {
+    # All of them at once, because their global norm is clipped.
+    'gradients': kept['parameters'] // config.num_seeds,
+    'histograms of updates': _histograms(config),
+  }
+  programs = _of_seeds_at_once(config, programs)
   programs['checkpoint'] = {'copy of the run': sum(kept.values())}
   return Memory(
     kept={name: size for name, size in kept.items() if size},
@@ -153,7 +220,7 @@ def memory(
 
 def share_of_device(
   transformer: architecture.TransformerConfig,
-  mesh: jax.sharding.AbstractMesh,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
 ) -> architecture.TransformerConfig:
   """Returns the transformer that one device computes, by `mesh.RULES`.
 
@@ -172,7 +239,7 @@ def share_of_device(
 def _kept(
   run: state.RunState,
   parts: state.Parts,
-  mesh: jax.sharding.AbstractMesh,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
   buffer_memory: str,
 ) -> tuple[dict[str, int], int, int]:
   """Returns bytes kept on a device, on the host, and of untied weights."""
@@ -203,6 +270,9 @@ def _kept(
     'optimizer state': size(run.learner.opt_state, shardings.learner.opt_state),
     'published weights': size(run.sampler, shardings.sampler),
     'replay buffer': size(run.buffer, shardings.buffer),
+    'state of the gate': size(
+      run.learner.gate_state, shardings.learner.gate_state
+    ),
   }
   untied = (
     model.untie(tree) for tree in (run.learner.params, shardings.learner.params)
@@ -210,8 +280,45 @@ def _kept(
   return kept, size(run.buffer, shardings.buffer, True), size(*untied)
 
 
+def _sampled_rows(
+  config: config_lib.Config,
+  parts: state.Parts,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+) -> dict[str, int]:
+  """Returns the responses that a device generates at once, by program."""
+  name = 'sampler.num_prompts x sampler.group_size'
+  rows = {'sampler': _divide(parts.num_fresh, name, 'rows', mesh)}
+  if config.evaluation.every:
+    evaluation = config.evaluation
+    num_prompts = _divide(
+      evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh
+    )
+    rows['evaluation'] = num_prompts * evaluation.num_samples
+  return rows
+
+
+def _histograms(config: config_lib.Config) -> int:
+  """Returns the bytes of the int32 histograms of all updates of a cycle."""
+  num_updates = math.ceil(config.replay.updates_per_iteration or 0)
+  return num_updates * (2 * config.logging.histogram_bins + 1) * 4
+
+
+def _of_seeds_at_once(
+  config: config_lib.Config, programs: dict[str, dict[str, int]]
+) -> dict[str, dict[str, int]]:
+  """Returns the bytes of programs of one seed, for all that run together."""
+  at_once = config.num_seeds if config.vmap_seeds else 1
+  return {
+    program: {name: at_once * size for name, size in terms.items()}
+    for program, terms in programs.items()
+  }
+
+
 def _divide(
-  size: int, name: str, axis: str, mesh: jax.sharding.AbstractMesh
+  size: int,
+  name: str,
+  axis: str,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
 ) -> int:
   mesh_lib.check(mesh, 'mesh', [(name, axis, size)])
   return size // mesh_lib.num_parts(mesh, axis)

@@ -113,23 +113,42 @@ def sampling(
     top_k=None,
     top_p=None,
   )
-  cache = functools.partial(
-    cache_lib.init,
-    transformer,
-    num_columns=shape.num_tokens - 1,
-  )
 
   def arguments(num_rows):
     prompts = jax.eval_shape(lambda: state.empty_prompts(shape, num_rows))
     rollout_id = jax.ShapeDtypeStruct((num_rows,), jnp.uint32)
     return params, jax.random.key(0), prompts, rollout_id
 
-  held = jax.eval_shape(lambda: cache(batch_size=num_rows))
   largest, copy = _largest(arguments, generate, num_rows, counted=())
-  return {
-    'KV cache': sum(map(num_bytes, jax.tree.leaves(held))),
+  return held_by_sampling(transformer, shape, num_rows=num_rows) | {
     'sampler working set': WORKING * largest,
     'copies of weights': copy,
+  }
+
+
+def held_by_sampling(
+  transformer: architecture.TransformerConfig,
+  shape: task_lib.Shape,
+  *,
+  num_rows: int,
+) -> dict[str, int]:
+  """Returns the bytes that generation needs whatever the compiler does.
+
+  Args:
+    transformer: what one device computes.
+    shape: the lengths of prompts and responses.
+    num_rows: responses on one device.
+  """
+  cache = jax.eval_shape(
+    lambda: cache_lib.init(
+      transformer, batch_size=num_rows, num_columns=shape.num_tokens - 1
+    )
+  )
+  # Tokens of the prompts; tokens, log-probabilities and mask of the rows.
+  of_row = 4 * shape.prompt_length + (4 + 4 + 1) * shape.num_tokens
+  return {
+    'KV cache': sum(map(num_bytes, jax.tree.leaves(cache))),
+    'prompts and responses': num_rows * of_row,
   }
 
 

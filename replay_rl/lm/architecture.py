@@ -4,6 +4,7 @@ There are no arrays here.
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 
@@ -74,8 +75,10 @@ class TransformerConfig:
       'norm_eps',
       'max_context',
     ):
-      if getattr(self, name) <= 0:
-        raise ValueError(f'{name} = {getattr(self, name)}: must be positive')
+      if not 0 < getattr(self, name) < math.inf:  # No NaN either.
+        raise ValueError(
+          f'{name} = {getattr(self, name)}: must be positive and finite'
+        )
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f'num_heads = {self.num_heads}: must be a multiple of num_kv_heads = '

@@ -51,7 +51,7 @@ def generate(
   max_new_tokens: Annotated[int, constants.interval('[1, inf)')],
   eos_ids: tuple[int, ...],
   pad_id: int,
-  temperature: Annotated[base.Scalar | None, constants.POSITIVE],
+  temperature: Annotated[base.Scalar | None, constants.TEMPERATURE],
   top_k: Annotated[int | None, constants.interval('[1, inf)')],
   top_p: Annotated[base.Scalar | None, constants.interval('(0, 1]')],
 ) -> base.Completions:

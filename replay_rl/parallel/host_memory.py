@@ -1,5 +1,6 @@
-"""Arrays in the memory of the host, which the programs of a device use."""
+"""The memory of the host: how much there is, and arrays that live there."""
 
+import pathlib
 from collections.abc import Callable
 
 import jax
@@ -9,6 +10,7 @@ from jax.experimental import compute_on
 from replay_rl import base
 
 HOST = jax.memory.Space.Host
+_PROC, _CGROUPS = pathlib.Path('/proc'), pathlib.Path('/sys/fs/cgroup')
 
 
 def place(
@@ -61,3 +63,49 @@ def where_it_is(
     return function(leaf, *rest)
   on_host = compute_on.compute_on('device_host')(jax.jit(function))
   return on_host(leaf, *jax.device_put(rest, HOST))
+
+
+def available(
+  proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS
+) -> int | None:
+  """Returns the bytes that processes of this machine can still get.
+
+  Swap counts too. A limit of a control group counts in full, because what its
+  processes hold may be memory that they can give back.
+
+  Args:
+    proc: folder of the system's numbers.
+    cgroups: folder of the control groups.
+
+  Returns:
+    None where the system does not say, such as on macOS.
+  """
+  numbers = {}
+  for line in _read(proc / 'meminfo').splitlines():
+    name, _, value = line.partition(':')
+    numbers[name] = 1024 * int(value.split()[0])  # Each in kB.
+  if 'MemAvailable' not in numbers:
+    return None
+  swap = numbers.get('SwapFree', 0)
+  limits = [numbers['MemAvailable'] + swap]
+  for line in _read(proc / 'self' / 'cgroup').splitlines():
+    _, controllers, name = line.split(':', 2)
+    root, file = cgroups, 'memory.max'
+    if controllers:  # Version 1, which has a folder for each controller.
+      root, file = cgroups / 'memory', 'memory.limit_in_bytes'
+    if controllers in ('', 'memory'):
+      folder = pathlib.PurePath(name.lstrip('/'))
+      # Inside a container the root may be its own group.
+      for path in (folder, *folder.parents, pathlib.PurePath()):
+        text = _read(root / path / file).strip()
+        if text.isdigit():
+          limits.append(int(text) + swap)
+  return min(limits)
+
+
+def _read(path: pathlib.Path) -> str:
+  """Returns the text of a file; '' where there is none."""
+  try:
+    return path.read_text()
+  except OSError:
+    return ''

@@ -89,12 +89,13 @@ def advantage_magnitude(
   state: base.BufferState,
   step: base.Array,
   *,
-  exponent: Annotated[base.Scalar, constants.NON_NEGATIVE],
+  exponent: Annotated[base.Scalar, constants.interval('[0, 6]')],
 ) -> base.Array:
   """(|A| + 1e-6)^exponent, with the advantage A frozen at generation.
 
   "Rollout-Level Advantage-Prioritized Experience Replay for GRPO"
-  (arXiv 2606.04560), where the exponent is 0.5.
+  (arXiv 2606.04560), where the exponent is 0.5. Above 6, rows without an
+  advantage would have a weight of zero, and are then never drawn.
   """
   del step
   advantages_C = buffer.field(state, 'advantages', 'advantage_magnitude')

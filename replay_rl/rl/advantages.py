@@ -20,7 +20,7 @@ def group_standardized(
   rewards: base.Array,
   group_id: base.Array,
   *,
-  eps: Annotated[base.Scalar, constants.POSITIVE],
+  eps: Annotated[base.Scalar, constants.interval('[1e-12, 1000]')],
 ) -> base.Array:
   """Returns (r - mean) / (std + eps) within each group.
 

@@ -130,7 +130,7 @@ def reinforce(inputs: base.LossInputs) -> base.TokenLoss:
 def asymre(
   inputs: base.LossInputs,
   *,
-  delta_v: Annotated[base.Scalar, constants.FINITE],
+  delta_v: Annotated[base.Scalar, constants.interval('[-1e+06, 1e+06]')],
 ) -> base.TokenLoss:
   """Returns -(A - delta_v) log pi, REINFORCE with a shifted baseline.
 
@@ -151,7 +151,7 @@ def asymre(
 def truncated_importance_sampling(
   inputs: base.LossInputs,
   *,
-  max_ratio: Annotated[base.Scalar, constants.interval('(0, inf]')],
+  max_ratio: Annotated[base.Scalar, constants.interval('[1e-06, inf]')],
 ) -> base.TokenLoss:
   """Returns -sg(min(r, max_ratio)) A log pi, sg stopping the gradient.
 
@@ -247,7 +247,7 @@ def sequence_mean(loss_mask: base.Array) -> base.Array:
 def constant(
   loss_mask: base.Array,
   *,
-  tokens_per_row: Annotated[base.Scalar, constants.POSITIVE],
+  tokens_per_row: Annotated[base.Scalar, constants.interval('[1, 1e+09]')],
 ) -> base.Array:
   """Returns one weight for all tokens, whatever the lengths of the responses.
 

@@ -18,7 +18,7 @@ def adamw(
   *,
   b1: _Decay,
   b2: _Decay,
-  eps: Annotated[base.Scalar, constants.POSITIVE],
+  eps: Annotated[base.Scalar, constants.interval('[1e-20, 1000]')],
   weight_decay: Annotated[base.Scalar, constants.NON_NEGATIVE],
 ) -> optax.GradientTransformation:
   """Returns Adam with decoupled weight decay.

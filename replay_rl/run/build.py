@@ -24,6 +24,7 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import config as config_lib
 from replay_rl.run import functions as functions_lib
 from replay_rl.run import placement
+from replay_rl.run import rules
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.run import warm_start
@@ -69,8 +70,13 @@ def experiment(
   Raises:
     ValueError: a field has a value that is not allowed.
   """
-  config_lib.validate(config)
+  rules.validate(config)
   chosen = functions_lib.choose(config, functions or {})
+  if config.warm_start.num_steps:
+    functions_lib.choose_warm_start(config)
+    functions_lib.check_tokens(
+      'warm_start.batch_size', config.warm_start.batch_size, shape
+    )
   transformer = _transformer(config.model, shape)
   graphdef = _graphdef(transformer)
   generate_fn = functools.partial(
@@ -105,7 +111,7 @@ def experiment(
     num_prompts=config.sampler.num_prompts,
     group_size=config.sampler.group_size,
     num_rows=0,
-    num_publications=config_lib.lag_in_iterations(config),
+    num_publications=rules.lag_in_iterations(config),
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
   )
@@ -127,7 +133,7 @@ def task(
   Raises:
     ValueError: a field has a value that is not allowed, or a file is missing.
   """
-  config_lib.validate(config)
+  rules.validate(config)
   chosen = functions_lib.choose(config, functions or {}, ('task', 'reward'))
   if config.text is None:
     return chosen['task'].bind(chosen['task'].scalars)()
@@ -188,11 +194,7 @@ def base_weights(
   initial = parts.init_params_fn(rng.stream_key(settings.seed, 'weights'))
   if not settings.num_steps:
     return initial
-  transform = choices.choose(
-    'warm_start.transform',
-    settings.transform,
-    functions_lib.KINDS['optimizer'][1],
-  )
+  transform = functions_lib.choose_warm_start(config)
   task, of_task = task_lib.in_jax(task), experiment.chosen['task']
   return warm_start.load_or_train(
     pathlib.Path(config.cache_dir).expanduser() / 'warm_starts',
@@ -243,7 +245,7 @@ def _transformer(
   settings: config_lib.Model, shape: task_lib.Shape
 ) -> architecture.TransformerConfig:
   """Returns the shape of the model, from the config or from its checkpoint."""
-  if settings.checkpoint is not None and config_lib.missing_shape(settings):
+  if settings.checkpoint is not None and rules.missing_shape(settings):
     transformer = _of_checkpoint(
       settings.checkpoint, shape.num_tokens, settings.compute_dtype
     )
@@ -257,9 +259,12 @@ def _transformer(
       fields['rope_scaling'] = architecture.RopeScaling(
         **fields['rope_scaling']
       )
-    transformer = architecture.TransformerConfig(
-      max_context=shape.num_tokens, **fields
-    )
+    try:
+      transformer = architecture.TransformerConfig(
+        max_context=shape.num_tokens, **fields
+      )
+    except ValueError as error:
+      raise ValueError(f'model.{error}') from error
   if transformer.vocab_size < shape.vocab_size:
     raise ValueError(
       f'model.vocab_size = {transformer.vocab_size}: must be at least the '

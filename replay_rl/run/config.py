@@ -5,36 +5,39 @@ Every setting of a run is a field here, without a default; the files of
 `recency(half_life=8) * max_age(limit=16)`. The comment of the field names the
 module of these functions. `functions.py` resolves the text.
 
-The annotation of a field is its type and, for a number, its range. `validate`
-checks both with `constants.check`, and then the rules between fields.
+The annotation of a field is its type and, for a number, its range.
+`rules.validate` checks both, and the rules between fields.
 """
 
 import dataclasses
-import fractions
-import math
 from typing import Annotated
 from typing import Any
 
 from replay_rl import constants
 from replay_rl import overrides
-from replay_rl.lm import architecture
 
 TEXT_TASK = 'problems()'
 BUFFER_MEMORIES = ('device', 'pinned_host')
 
 _AT_LEAST_1 = constants.interval('[1, inf)')
+# Adam changes each weight by the rate; beyond, the next pass could overflow.
+_RATE = constants.interval('[0, 100]')
 
 Count = Annotated[int, _AT_LEAST_1]
+NumTokens = Annotated[int, constants.interval('[1, 1048576]')]
 NumBytes = Annotated[int, constants.interval('[1, 9e18]')]
 Natural = Annotated[int, constants.NON_NEGATIVE]
-Positive = Annotated[float, constants.POSITIVE]
+Seed = Annotated[int, constants.SEED]
 NonNegative = Annotated[float, constants.NON_NEGATIVE]
-Norm = Annotated[float, constants.interval('(0, inf]')]
+LearningRate = Annotated[float, _RATE]
+# A smaller norm would leave gradients that Adam's epsilon hides.
+Norm = Annotated[float, constants.interval('[1e-06, inf]')]
 OptionalCount = Annotated[int | None, _AT_LEAST_1]
 OptionalPositive = Annotated[float | None, constants.POSITIVE]
 OptionalFraction = Annotated[float | None, constants.interval('(0, 1]')]
-# `overrides.AnnotatedParser` reads the word None for this type.
+# `overrides.AnnotatedParser` reads the word None for these types.
 OptionalStr = Annotated[str | None, 'text or None']
+OptionalBool = Annotated[bool | None, 'bool or None']
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -49,14 +52,17 @@ class Model:
   num_layers: OptionalCount  # Transformer blocks.
   num_heads: OptionalCount  # Query heads.
   num_kv_heads: OptionalCount  # Key and value heads; divides num_heads.
-  head_dim: OptionalCount  # Channels of a head.
+  # Channels of a head.
+  head_dim: Annotated[int | None, constants.interval('[1, 65536]')]
   d_ff: OptionalCount  # Hidden channels of the feed-forward layer.
-  rope_theta: OptionalPositive  # Base of the wavelengths of RoPE.
+  # Base of the wavelengths of RoPE. Of published models: 1e4 to 5e10.
+  rope_theta: Annotated[float | None, constants.interval('[1, 1e+15]')]
   rope_scaling: dict[str, float] | None  # Fields of architecture.RopeScaling.
-  norm_eps: OptionalPositive  # Added to the mean square in RMSNorm.
-  qk_norm: bool | None  # RMSNorm on queries and keys, as in Qwen3.
-  qkv_bias: bool | None  # As in Qwen2.5.
-  tied_embeddings: bool | None  # Output projection = embedding.
+  # Added to the mean square in RMSNorm. A gradient grows with eps^-1.5.
+  norm_eps: Annotated[float | None, constants.interval('[1e-12, 1]')]
+  qk_norm: OptionalBool  # RMSNorm on queries and keys, as in Qwen3.
+  qkv_bias: OptionalBool  # As in Qwen2.5.
+  tied_embeddings: OptionalBool  # Output projection = embedding.
   compute_dtype: str  # 'float32' or 'bfloat16'; weights are float32.
   checkpoint: OptionalStr  # Hugging Face folder; None: random weights.
 
@@ -74,12 +80,14 @@ class Text:
   use_chat_template: bool  # Write the prompt as a user's message.
   system_message: OptionalStr  # None: the default of the chat template, if any.
   chat_variables: dict[str, Any] | None  # Of the chat template; JSON scalars.
-  max_prompt_tokens: Count  # Prompts are padded to this length.
+  max_prompt_tokens: NumTokens  # Prompts are padded to this length.
   drop_long_prompts: bool  # True leaves out longer prompts; False: an error.
-  max_new_tokens: Count  # Tokens of a response, end-of-sequence included.
+  max_new_tokens: NumTokens  # Tokens of a response, end-of-sequence included.
   reward: str  # Sum of functions of tasks.text.rewards.
-  num_workers: Count  # Processes that verify answers.
-  answer_timeout: Positive  # Seconds for one answer.
+  # Processes that verify answers.
+  num_workers: Annotated[int, constants.interval('[1, 1024]')]
+  # Seconds for one answer, at most a day.
+  answer_timeout: Annotated[float, constants.interval('[0.001, 86400]')]
   memory_limit: NumBytes  # Bytes of address space of a worker.
   max_answer_chars: Count  # Characters; a longer answer counts as wrong.
 
@@ -90,11 +98,11 @@ class WarmStart:
 
   num_steps: Natural  # Updates; 0 starts from random weights.
   batch_size: Count  # Rows per update.
-  learning_rate: NonNegative  # Peak; rises linearly, decays to 0 by a cosine.
+  learning_rate: LearningRate  # Peak; rises linearly, decays to 0 by a cosine.
   warmup_steps: Natural  # Updates until the peak.
   transform: str  # A function of rl.optimizers.
   max_grad_norm: Norm  # See Optimizer.
-  seed: Natural  # Of weights and teacher; all seeds of a run share the result.
+  seed: Seed  # Of weights and teacher; all seeds of a run share the result.
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -103,7 +111,8 @@ class Sampler:
 
   num_prompts: Count  # Prompts per iteration.
   group_size: Annotated[int, constants.interval('[2, inf)')]  # Per prompt.
-  temperature: Positive  # Not 0, because greedy rollouts have no log-probs.
+  # Not 0, because greedy rollouts have no log-probs.
+  temperature: Annotated[float, constants.TEMPERATURE]
   top_k: OptionalCount  # Most probable tokens to draw from; None: all.
   top_p: OptionalFraction  # Probability mass to draw from; None: all.
   weight_lag: Natural  # Learner steps from the sampler's weights to the newest.
@@ -143,7 +152,8 @@ class Loss:
 class Optimizer:
   """How a gradient changes the weights."""
 
-  learning_rate: NonNegative  # Constant after the warm-up.
+  # Constant after the warm-up; 0 leaves the weights as they are, as a control.
+  learning_rate: LearningRate
   warmup_steps: Natural  # Updates of a linear warm-up.
   transform: str  # A function of rl.optimizers.
   gate: OptionalStr  # A function of rl.gates; None: accepts every update.
@@ -166,7 +176,8 @@ class Evaluation:
 class Logging:
   """What a run writes."""
 
-  histogram_bins: Count  # Bins; the last one also counts all larger values.
+  # Numbers of a histogram in a line; the last also counts all larger values.
+  histogram_bins: Annotated[int, constants.interval('[1, 65536]')]
   tensorboard: bool  # Also write TensorBoard files.
   samples_every: Natural  # Iterations between samples as text; 0 writes none.
   num_samples: Count  # Largest number of rollouts to write each time.
@@ -194,7 +205,7 @@ class Config:
   """A run. The fields' comments give units; `configs/` gives values."""
 
   name: str  # Name of the arm in tables and figures.
-  seed: Natural  # First seed; the run trains seed, seed + 1, ...
+  seed: Seed  # First seed; the run trains seed, seed + 1, ...
   num_seeds: Count  # S.
   vmap_seeds: bool  # All seeds at once or in turn, see programs.over_seeds.
   num_iterations: Count  # Cycles of the schedule.
@@ -218,16 +229,6 @@ class Config:
 overrides.register(Config)
 
 
-def missing_shape(settings: Model) -> list[str]:
-  """Returns the fields that are None and that the shape needs."""
-  return [
-    name
-    for name, value in dataclasses.asdict(settings).items()
-    if value is None
-    and name not in ('vocab_size', 'rope_scaling', 'checkpoint')
-  ]
-
-
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
   """Returns all fields by their path, such as `{'replay.capacity': 1024}`."""
   fields = {}
@@ -238,116 +239,3 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
     else:
       fields[prefix + field.name] = value
   return fields
-
-
-def lag_in_iterations(config: Config) -> int:
-  """Returns `sampler.weight_lag` in iterations."""
-  if not config.sampler.weight_lag:
-    return 0
-  updates = fractions.Fraction(str(config.replay.updates_per_iteration))
-  return int(config.sampler.weight_lag / updates)
-
-
-def validate(config: Config) -> None:
-  """Raises ValueError for the first value that is not allowed."""
-  _check_fields(config)
-  _check_model(config.model)
-  _check_task(config)
-  _check_replay(config)
-  start = config.warm_start
-  if start.num_steps and start.warmup_steps >= start.num_steps:
-    raise ValueError(
-      f'warm_start.warmup_steps = {start.warmup_steps}: must be below '
-      f'warm_start.num_steps = {start.num_steps}'
-    )
-  memory = config.mesh.buffer_memory
-  if memory not in BUFFER_MEMORIES:
-    raise ValueError(
-      f'mesh.buffer_memory = {memory!r}: must be one of {BUFFER_MEMORIES}'
-    )
-  if memory != 'device' and config.num_seeds > 1:
-    raise ValueError(
-      f"mesh.buffer_memory = {memory!r}: must be 'device' for num_seeds = "
-      f'{config.num_seeds}, because a program over seeds moves the buffer'
-    )
-
-
-def _check_fields(settings: Any, prefix: str = '') -> None:
-  values = {
-    field.name: getattr(settings, field.name)
-    for field in dataclasses.fields(settings)
-  }
-  constants.check(prefix, type(settings), values)
-  for name, value in values.items():
-    if dataclasses.is_dataclass(value):
-      _check_fields(value, f'{prefix}{name}.')
-
-
-def _check_model(model: Model) -> None:
-  missing = missing_shape(model)
-  if missing and model.checkpoint is None:
-    names = ', '.join(f'model.{name}' for name in missing)
-    raise ValueError(
-      f'{names} = None: must be given where model.checkpoint = None'
-    )
-  scaling, names = model.rope_scaling, architecture.RopeScaling._fields
-  if scaling is not None and not (
-    set(scaling) == set(names)
-    and all(
-      type(x) in (int, float) and 0 < x < math.inf for x in scaling.values()
-    )
-  ):
-    raise ValueError(
-      f'model.rope_scaling = {scaling}: must have positive numbers for '
-      f'{", ".join(names)}'
-    )
-
-
-def _check_task(config: Config) -> None:
-  text, steps = config.text, config.warm_start.num_steps
-  if text is None and config.task == TEXT_TASK:
-    raise ValueError(f'text = None: must be given for task = {TEXT_TASK!r}')
-  if text is not None and config.task != TEXT_TASK:
-    raise ValueError(f'text = {text}: must be None for task = {config.task!r}')
-  if steps and text is not None:
-    raise ValueError(
-      f'warm_start.num_steps = {steps}: must be 0 for task = {TEXT_TASK!r}, '
-      'which has no teacher'
-    )
-  if steps and config.model.checkpoint is not None:
-    raise ValueError(
-      f'warm_start.num_steps = {steps}: must be 0 where model.checkpoint = '
-      f'{config.model.checkpoint!r}'
-    )
-  every = config.evaluation.every
-  if every and text is not None and text.evaluation_problems is None:
-    raise ValueError(
-      f'evaluation.every = {every}: must be 0 where '
-      'text.evaluation_problems = None'
-    )
-
-
-def _check_replay(config: Config) -> None:
-  sampler, replay = config.sampler, config.replay
-  num_fresh = sampler.num_prompts * sampler.group_size
-  if replay.capacity < num_fresh:
-    raise ValueError(
-      f'replay.capacity = {replay.capacity}: must be at least {num_fresh}, the '
-      f'rollouts of an iteration (sampler.num_prompts = {sampler.num_prompts} '
-      f'x sampler.group_size = {sampler.group_size})'
-    )
-  if replay.batch_size is not None and replay.capacity < replay.batch_size:
-    raise ValueError(
-      f'replay.capacity = {replay.capacity}: must be at least '
-      f'replay.batch_size = {replay.batch_size}'
-    )
-  updates = replay.updates_per_iteration
-  # The decimal 0.1 divides 1; the float 0.1 does not.
-  if sampler.weight_lag and (
-    updates is None or sampler.weight_lag % fractions.Fraction(str(updates))
-  ):
-    raise ValueError(
-      f'sampler.weight_lag = {sampler.weight_lag}: must be 0 or a multiple of '
-      f'replay.updates_per_iteration = {updates}, so that it is a whole number '
-      'of iterations'
-    )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from replay_rl import base
 from replay_rl import choices
+from replay_rl import constants
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
@@ -29,13 +30,14 @@ from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
+from replay_rl.tasks import task as task_lib
 from replay_rl.tasks.text import rewards
 
 TASKS = {'addition': addition.make, 'countdown': countdown.make}
 KEEP_NEWEST = 'ring()'
 
 # Field that a choice may ignore -> field of the choice, and its keyword.
-_OFFERED = {
+OFFERED = {
   'replay.weights': ('replay.compose', 'weight_rule'),
   'replay.draw': ('replay.compose', 'draw'),
   'replay.batch_size': ('replay.compose', 'batch_size'),
@@ -126,7 +128,7 @@ def choose(
       )
   values = config_lib.flatten(config)
   offered, chosen = {}, {}
-  for field, (chooser, keyword) in _OFFERED.items():
+  for field, (chooser, keyword) in OFFERED.items():
     offered.setdefault(chooser, {})[keyword] = values[field]
   for name in kinds:
     field, kind = KINDS[name]
@@ -134,7 +136,7 @@ def choose(
     given = functions.get(name, values.get(field))
     if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
-  for field, (chooser, keyword) in _OFFERED.items():
+  for field, (chooser, keyword) in OFFERED.items():
     if chooser not in chosen:
       continue
     value = chosen[field].text if field in chosen else values[field]
@@ -145,7 +147,41 @@ def choose(
         f'{field} = {value!r}: must {must[0]}, because {chooser} {must[1]} it '
         f'({chooser} = {chosen[chooser].text!r})'
       )
+  if 'optimizer.transform' in chosen:
+    _check_decay(
+      'optimizer', config.optimizer.learning_rate, chosen['optimizer.transform']
+    )
   return chosen
+
+
+def choose_warm_start(config: config_lib.Config) -> choices.Choice:
+  """Returns the choice of `warm_start.transform`.
+
+  Raises:
+    ValueError: it is not allowed.
+  """
+  settings = config.warm_start
+  transform = choices.choose(
+    'warm_start.transform', settings.transform, KINDS['optimizer'][1]
+  )
+  _check_decay('warm_start', settings.learning_rate, transform)
+  return transform
+
+
+def _check_decay(
+  section: str, learning_rate: float, transform: choices.Choice
+) -> None:
+  """Raises ValueError if decay would turn weights around, and make them grow.
+
+  A function of the user may mean something else by `weight_decay`.
+  """
+  decay = transform.scalars.get('weight_decay', 0.0)
+  if not transform.record['functions'] and learning_rate * decay > 1:
+    raise ValueError(
+      f'{section}.transform.weight_decay = {decay}: must be at most 1 / '
+      f'{section}.learning_rate = {1 / learning_rate:g}, the decay of all of a '
+      'weight in an update'
+    )
 
 
 def numbers(
@@ -238,6 +274,9 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
   Raises:
     ValueError: a function does not accept these shapes; names the config field.
   """
+  check_tokens(
+    'sampler.num_prompts x sampler.group_size', parts.num_fresh, parts.shape
+  )
   rng_key = jax.random.key(0)
   params = jax.eval_shape(parts.init_params_fn, rng_key)
   hyper = state.as_arrays(parts.hyper)
@@ -279,6 +318,7 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
     *(run.buffer, fresh, rng_key, step),
   )
   num_rows = batch.is_valid.shape[0]
+  check_tokens('rows of an update', num_rows, parts.shape)
   if num_rows % parts.num_microbatches:
     raise ValueError(
       f'optimizer.num_microbatches = {parts.num_microbatches}: must divide the '
@@ -315,11 +355,28 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
   return num_rows
 
 
+def check_tokens(name: str, num_rows: int, shape: task_lib.Shape) -> None:
+  """Raises ValueError if programs would count more tokens than fit an int32.
+
+  Args:
+    name: of the rows, for messages.
+    num_rows: rows that a program has at once.
+    shape: the sizes of the task.
+  """
+  if num_rows * shape.num_tokens > constants.MAX_INT32:
+    raise ValueError(
+      f'{name} = {num_rows}: must be at most '
+      f'{constants.MAX_INT32 // shape.num_tokens}, because the tokens of all '
+      f'rows, {shape.num_tokens} each, are counted in an int32'
+    )
+
+
 def _trace(what: str, function: Callable, *arguments: base.PyTree):
   try:
     return jax.eval_shape(function, *arguments)
   except (ValueError, TypeError) as error:
-    raise ValueError(f'{what}: must fit the run ({error})') from error
+    reason = ' '.join(str(error).split())  # Some of JAX have many lines.
+    raise ValueError(f'{what}: must fit the run ({reason})') from error
 
 
 def _reads(function: Callable, record: base.PyTree, field: str) -> bool:

@@ -28,7 +28,8 @@ PLUS, MINUS, TIMES, COLON, EQUALS, EOS, PAD, ZERO = range(8)
 SYMBOLS = ('+ ', '- ', '* ', ': ', '= ', '<eos> ', '_ ')
 # Token ZERO + v is the number v.
 
-NumNumbers = Annotated[int, constants.interval('[2, inf)')]
+# With 31 numbers, even those up to 2 could exceed int32.
+NumNumbers = Annotated[int, constants.interval('[2, 30]')]
 Probability = Annotated[base.Scalar, constants.FRACTION]
 
 

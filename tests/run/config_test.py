@@ -14,10 +14,14 @@ from configs import models
 from configs import quickstart
 from replay_rl import constants
 from replay_rl.run import config as config_lib
+from replay_rl.run import rules
 
-_ROPE = dict.fromkeys(
-  ('factor', 'low_freq_factor', 'high_freq_factor', 'original_max_context'), 2.0
-)
+_ROPE = {
+  'factor': 2.0,
+  'low_freq_factor': 2.0,
+  'high_freq_factor': 4.0,
+  'original_max_context': 2,
+}
 
 
 def _changed(config: config_lib.Config, changes) -> config_lib.Config:
@@ -39,8 +43,13 @@ def _sections(settings: Any) -> list[Any]:
 
 class FieldsTest(parameterized.TestCase):
   @parameterized.parameters(
-    ('seed', -1, 'be in [0, inf)'),
-    ('seed', 2**40, 'fit a 32-bit number'),
+    ('seed', -1, 'be in [0, 4294967295]'),
+    ('seed', 2**32, 'be in [0, 4294967295]'),
+    ('warm_start.seed', 99999999999, 'be in [0, 4294967295]'),
+    ('evaluation.num_prompts', 10**11, 'fit a 32-bit number'),
+    ('checkpoint.keep', 2**31, 'fit a 32-bit number'),
+    ('name', 'a\0', 'be text without NUL and lone surrogates'),
+    ('cache_dir', '\ud800', 'be text without NUL and lone surrogates'),
     ('num_iterations', 1.5, 'be of type int'),
     ('num_iterations', 0, 'be in [1, inf)'),
     ('name', None, 'be of type str'),
@@ -48,7 +57,11 @@ class FieldsTest(parameterized.TestCase):
     ('mu', math.nan, 'be in [0, inf)'),
     ('mu', math.inf, 'be in [0, inf)'),
     ('sampler.group_size', 1, 'be in [2, inf)'),
-    ('sampler.temperature', 0, 'be in (0, inf)'),
+    *(
+      ('sampler.temperature', value, 'be in [0.001, 1000]')
+      for value in (0, 1e-30, 1001, math.inf, math.nan)
+    ),
+    ('sampler.temperature', 1e-39, 'fit a 32-bit number'),
     ('sampler.top_k', 'a', 'be of type int or None'),
     ('sampler.top_k', 0, 'be in [1, inf)'),
     ('sampler.top_p', 1.5, 'be in (0, 1]'),
@@ -57,8 +70,17 @@ class FieldsTest(parameterized.TestCase):
     ('replay.updates_per_iteration', 10**400, 'fit a 32-bit number'),
     ('replay.weights', 3, 'be of type str or None'),
     ('optimizer.learning_rate', 1e39, 'fit a 32-bit number'),
-    ('optimizer.max_grad_norm', 0, 'be in (0, inf]'),
-    ('optimizer.max_grad_norm', math.nan, 'be in (0, inf]'),
+    ('optimizer.learning_rate', 1e30, 'be in [0, 100]'),
+    ('warm_start.learning_rate', math.inf, 'be in [0, 100]'),
+    ('optimizer.max_grad_norm', 0, 'be in [1e-06, inf]'),
+    ('optimizer.max_grad_norm', 1e-30, 'be in [1e-06, inf]'),
+    ('optimizer.max_grad_norm', math.nan, 'be in [1e-06, inf]'),
+    ('logging.histogram_bins', 65537, 'be in [1, 65536]'),
+    ('model.rope_theta', math.nan, 'be in [1, 1e+15]'),
+    ('model.rope_theta', 1e-30, 'be in [1, 1e+15]'),
+    ('model.norm_eps', 1e-30, 'be in [1e-12, 1]'),
+    ('model.norm_eps', 2.0, 'be in [1e-12, 1]'),
+    ('model.head_dim', 65538, 'be in [1, 65536]'),
     ('optimizer.logits_chunk', 0, 'be in [1, inf)'),
     ('model.d_model', -8, 'be in [1, inf)'),
     ('model.qk_norm', 1, 'be of type bool or None'),
@@ -73,26 +95,27 @@ class FieldsTest(parameterized.TestCase):
     with self.assertRaisesWithLiteralMatch(
       ValueError, f'{name} = {constants.shown(value)}: must {allowed}'
     ):
-      config_lib.validate(config)
+      rules.validate(config)
 
   @parameterized.parameters(
     (0, 'in [1, 9e+18]'),
     (2**64, 'in [1, 9e+18]'),
+    (10**400, 'in [1, 9e+18]'),
     (1.5, 'of type int'),
     (True, 'of type int'),
   )
   def test_a_limit_of_memory_is_bytes(self, limit, allowed):
     config = math_qwen2_5_7b.get_config()
     config.text.memory_limit = 2**40
-    config_lib.validate(config)
+    rules.validate(config)
     config.text.memory_limit = limit
     with self.assertRaises(ValueError) as raised:
-      config_lib.validate(config)
+      rules.validate(config)
     self.assertStartsWith(str(raised.exception), 'text.memory_limit = ')
     self.assertEndsWith(str(raised.exception), f': must be {allowed}')
 
   def test_a_gradient_may_be_left_as_it_is(self):
-    config_lib.validate(
+    rules.validate(
       _changed(quickstart.get_config(), {'optimizer.max_grad_norm': math.inf})
     )
 
@@ -141,6 +164,7 @@ class RulesTest(parameterized.TestCase):
       {'warm_start.warmup_steps': 400},
       'warm_start.warmup_steps = 400: must be below warm_start.num_steps = 400',
     ),
+    ({'cache_dir': ''}, "cache_dir = '': must name a folder"),
     (
       {'mesh.buffer_memory': 'disk'},
       "mesh.buffer_memory = 'disk': must be one of ('device', 'pinned_host')",
@@ -162,8 +186,9 @@ class RulesTest(parameterized.TestCase):
     ),
     (
       {'model.rope_scaling': {'factor': 2.0}},
-      "model.rope_scaling = {'factor': 2.0}: must have positive numbers for "
-      'factor, low_freq_factor, high_freq_factor, original_max_context',
+      "model.rope_scaling = {'factor': 2.0}: must have numbers in [0.001, "
+      '1000000000] for factor, low_freq_factor, high_freq_factor, '
+      'original_max_context, and a low_freq_factor below high_freq_factor',
     ),
     (
       {'model.rope_scaling': _ROPE | {'factor': 0.0}},
@@ -177,10 +202,46 @@ class RulesTest(parameterized.TestCase):
       {'model.rope_scaling': _ROPE | {'factor': True}},
       "model.rope_scaling = {'factor': True,",
     ),
+    (
+      {'model.rope_scaling': _ROPE | {'factor': 10**400}},
+      "model.rope_scaling = {'factor': 1000",
+    ),
+    (
+      {'model.rope_scaling': _ROPE | {'high_freq_factor': 2.0}},
+      "model.rope_scaling = {'factor': 2.0,",
+    ),
+    (
+      {'seed': 2**32 - 4, 'num_seeds': 5},
+      'seed = 4294967292: must be at most 4294967291, because the last of '
+      'num_seeds = 5 seeds is a uint32',
+    ),
+    (
+      {'evaluation.num_prompts': 2**28, 'evaluation.num_samples': 8},
+      'evaluation.num_prompts = 268435456: must be at most 268435455, so that '
+      'with evaluation.num_samples = 8 the responses fit an int32',
+    ),
+    (
+      {'num_iterations': 9, 'replay.updates_per_iteration': 0.1},
+      'replay.updates_per_iteration = 0.1: must give 1 to 2147483647 updates '
+      'in num_iterations = 9',
+    ),
+    (
+      {'num_iterations': 2**30, 'replay.updates_per_iteration': 2},
+      'replay.updates_per_iteration = 2: must give 1 to 2147483647 updates ',
+    ),
+    (
+      {
+        'num_iterations': 10**8,
+        'replay.updates_per_iteration': 1e-7,
+        'sampler.weight_lag': 215,
+      },
+      'sampler.weight_lag = 215: must be at most 2147483647 iterations of '
+      'replay.updates_per_iteration = 1e-07',
+    ),
   )
   def test_of_a_run_without_text(self, changes, message):
     with self.assertRaises(ValueError) as raised:
-      config_lib.validate(_changed(quickstart.get_config(), changes))
+      rules.validate(_changed(quickstart.get_config(), changes))
     self.assertStartsWith(str(raised.exception), message)
 
   @parameterized.parameters(
@@ -194,11 +255,19 @@ class RulesTest(parameterized.TestCase):
       {'text.evaluation_problems': None},
       'evaluation.every = 50: must be 0 where text.evaluation_problems = None',
     ),
-    ({'text.num_workers': 0}, 'text.num_workers = 0: must be in [1, inf)'),
+    ({'text.num_workers': 0}, 'text.num_workers = 0: must be in [1, 1024]'),
+    (
+      {'text.answer_timeout': 1e6},
+      'text.answer_timeout = 1000000.0: must be in [0.001, 86400]',
+    ),
+    (
+      {'text.max_new_tokens': 2**20 + 1},
+      'text.max_new_tokens = 1048577: must be in [1, 1048576]',
+    ),
   )
   def test_of_a_run_in_text(self, changes, message):
     with self.assertRaises(ValueError) as raised:
-      config_lib.validate(_changed(math_qwen2_5_7b.get_config(), changes))
+      rules.validate(_changed(math_qwen2_5_7b.get_config(), changes))
     self.assertEndsWith(str(raised.exception), message)
 
   @parameterized.parameters(
@@ -208,17 +277,35 @@ class RulesTest(parameterized.TestCase):
     ({'sampler.weight_lag': 5, 'replay.updates_per_iteration': 2.5},),
     # As a float, 0.1 divides neither 1 nor 3.
     ({'sampler.weight_lag': 3, 'replay.updates_per_iteration': 0.1},),
-    ({'sampler.weight_lag': 1, 'replay.updates_per_iteration': 1e-5},),
+    (
+      {
+        'sampler.weight_lag': 1,
+        'replay.updates_per_iteration': 1e-5,
+        'num_iterations': 10**5,
+      },
+    ),
+    ({'seed': 2**32 - 5, 'num_seeds': 5},),
+    ({'warm_start.seed': 2**32 - 1},),
+    ({'num_iterations': 10, 'replay.updates_per_iteration': 0.1},),
+    ({'num_iterations': 2**30 - 1, 'replay.updates_per_iteration': 2},),
+    (
+      {
+        'evaluation.every': 0,
+        'evaluation.num_prompts': 2**31 - 1,
+        'evaluation.num_samples': 8,
+      },
+    ),
+    ({'sampler.temperature': 0.001, 'optimizer.learning_rate': 100},),
     ({'warm_start.warmup_steps': 399},),
     ({'warm_start.num_steps': 0, 'model.checkpoint': 'x'},),
     ({'mesh.buffer_memory': 'pinned_host', 'num_seeds': 1},),
     ({'model.rope_scaling': _ROPE},),
   )
   def test_what_is_just_allowed(self, changes):
-    config_lib.validate(_changed(quickstart.get_config(), changes))
+    rules.validate(_changed(quickstart.get_config(), changes))
 
   def test_a_run_in_text_need_not_be_evaluated(self):
-    config_lib.validate(
+    rules.validate(
       _changed(
         math_qwen2_5_7b.get_config(),
         {'evaluation.every': 0, 'text.evaluation_problems': None},
@@ -229,14 +316,14 @@ class RulesTest(parameterized.TestCase):
 class ModelTest(absltest.TestCase):
   def test_a_checkpoint_alone_gives_the_shape(self):
     config = math_llama3_2_3b.get_config()
-    self.assertEmpty(config_lib.missing_shape(config.model))
+    self.assertEmpty(rules.missing_shape(config.model))
     config.model = models.of_checkpoint('folder', compute_dtype='bfloat16')
-    config_lib.validate(config)
+    rules.validate(config)
     self.assertEqual(config.model.checkpoint, 'folder')
     self.assertEqual(config.model.compute_dtype, 'bfloat16')
-    self.assertLen(config_lib.missing_shape(config.model), 11)
+    self.assertLen(rules.missing_shape(config.model), 11)
 
   def test_a_part_of_the_shape_may_be_given_with_a_checkpoint(self):
     model = math_qwen2_5_7b.get_config().model
     model.num_layers = None
-    self.assertEqual(config_lib.missing_shape(model), ['num_layers'])
+    self.assertEqual(rules.missing_shape(model), ['num_layers'])

@@ -25,6 +25,14 @@ def _reads_versions_of_tokens(inputs):
   return inputs.token_versions + 1
 
 
+def _adamw(*, weight_decay):
+  return f'adamw(b1=0.9, b2=0.98, eps=1e-8, weight_decay={weight_decay})'
+
+
+def _refuses_in_two_lines(inputs):
+  raise ValueError('one line\n  and another')
+
+
 class ChooseTest(parameterized.TestCase):
   @parameterized.parameters(
     (
@@ -115,7 +123,100 @@ class ChooseTest(parameterized.TestCase):
       {'sampler__top_k': 99},
       r'^sampler: must fit the run \(top_k = 99: must be at',
     ),
-    ({'model__num_kv_heads': 3}, 'num_kv_heads = 3'),
+    (
+      {'model__num_kv_heads': 3},
+      '^model.num_heads = 2: must be a multiple of num_kv_heads = 3$',
+    ),
+    ({'model__head_dim': 7}, '^model.head_dim = 7: must be even'),
+    (
+      {'warm_start__transform': 'adam()'},
+      '^warm_start.transform = .*: must be one call',
+    ),
+    # Sums of tokens are int32.
+    (
+      {'replay__capacity': 2**30, 'sampler__num_prompts': 2**26},
+      '^sampler.num_prompts x sampler.group_size = 268435456: must be at most '
+      '268435455, because the tokens of all rows, 8 each, ',
+    ),
+    (
+      {'replay__capacity': 2**30, 'replay__batch_size': 2**28},
+      '^rows of an update = 268435456: must be at most 268435455, because',
+    ),
+    (
+      {'warm_start__batch_size': 2**28},
+      '^warm_start.batch_size = 268435456: must be at most 268435455, because',
+    ),
+    # What would make weights grow, instead of shrink.
+    (
+      {
+        'optimizer__learning_rate': 2.0,
+        'optimizer__transform': _adamw(weight_decay=0.6),
+      },
+      '^optimizer.transform.weight_decay = 0.6: must be at most 1 / '
+      'optimizer.learning_rate = 0.5, the decay of all of a weight',
+    ),
+    (
+      {
+        'warm_start__learning_rate': 0.25,
+        'warm_start__transform': _adamw(weight_decay=5.0),
+      },
+      '^warm_start.transform.weight_decay = 5.0: must be at most 1 / '
+      'warm_start.learning_rate = 4',
+    ),
+    *(
+      ({field: choice}, rf'^{name} = {value}: must be in \[')
+      for field, choice, name, value in (
+        (
+          'loss__normalizer',
+          'constant(tokens_per_row=1e-30)',
+          'loss.normalizer.tokens_per_row',
+          '1e-30',
+        ),
+        (
+          'loss__policy',
+          'asymre(delta_v=1e30)',
+          'loss.policy.delta_v',
+          r'1e\+30',
+        ),
+        (
+          'loss__policy',
+          'truncated_importance_sampling(max_ratio=1e-30)',
+          'loss.policy.max_ratio',
+          '1e-30',
+        ),
+        (
+          'loss__advantage',
+          'group_standardized(eps=1e30)',
+          'loss.advantage.eps',
+          r'1e\+30',
+        ),
+        (
+          'replay__weights',
+          'advantage_magnitude(exponent=7)',
+          'replay.weights.exponent',
+          '7',
+        ),
+        (
+          'task',
+          'addition(num_digits=1001, forget_probability=0.5)',
+          'task.num_digits',
+          '1001',
+        ),
+        (
+          'task',
+          'countdown(num_numbers=1000000000, max_number=2, '
+          'slip_probability=0.1)',
+          'task.num_numbers',
+          '1000000000',
+        ),
+        (
+          'optimizer__transform',
+          'adamw(b1=0.9, b2=0.9, eps=1e-30, weight_decay=0.0)',
+          'optimizer.transform.eps',
+          '1e-30',
+        ),
+      )
+    ),
   )
   def test_names_field_value_and_what_is_allowed(self, changes, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -126,6 +227,23 @@ class ChooseTest(parameterized.TestCase):
       ValueError, '^loss.policy = .*_reads_versions.*, loss.normalizer = .*: '
     ):
       tiny_run.experiment({'loss': _reads_versions_of_tokens})
+
+  def test_what_a_trace_says_is_one_line(self):
+    with self.assertRaisesRegex(ValueError, r' \(one line and another\)$'):
+      tiny_run.experiment({'loss': _refuses_in_two_lines})
+
+  def test_what_is_just_allowed(self):
+    tiny_run.experiment(
+      optimizer__learning_rate=2.0,
+      optimizer__transform=_adamw(weight_decay=0.5),
+    )
+    # What does not train needs no optimizer, and no rate has no decay.
+    tiny_run.experiment(
+      warm_start__num_steps=0,
+      warm_start__transform='adam()',
+      optimizer__learning_rate=0,
+      optimizer__transform=_adamw(weight_decay=1e6),
+    )
 
   def test_a_schedule_may_leave_the_number_of_updates_to_no_field(self):
     changes = {'sampler__weight_lag': 0, 'replay__updates_per_iteration': None}

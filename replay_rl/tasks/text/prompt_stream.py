@@ -84,7 +84,7 @@ class Table(NamedTuple):
 def rows(
   source_length: int,
   *,
-  seed: Annotated[int, constants.NON_NEGATIVE],
+  seed: Annotated[int, constants.SEED],
   iteration: Annotated[int, constants.NON_NEGATIVE],
   num_prompts: task.Size,
 ) -> np.ndarray:

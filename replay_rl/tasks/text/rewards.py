@@ -23,7 +23,7 @@ from replay_rl import base
 from replay_rl import constants
 from replay_rl.tasks import task
 
-Weight = Annotated[float, constants.interval('[0, inf)')]
+Weight = Annotated[float, constants.interval('[0, 1000000]')]
 RewardTerm = Callable[
   [base.Array, base.Array, base.Array, base.Array], base.Array
 ]
