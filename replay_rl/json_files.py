@@ -8,8 +8,6 @@ import os
 import pathlib
 from typing import Any
 
-from replay_rl import constants
-
 
 def parse(text: str | bytes) -> Any:
   """Returns the value of a JSON text; bytes are in UTF-8.
@@ -40,7 +38,7 @@ def read_object(path: str | pathlib.Path, *, advice: str) -> dict[str, Any]:
       raise ValueError('it is empty')
     value = parse(content)
     if not isinstance(value, dict):
-      raise ValueError(f'it holds {constants.shown(value)}')
+      raise ValueError(f'it holds {value!r:.40}')
   except OSError as error:
     raise ValueError(_refusal(path, error.strerror, advice)) from error
   except ValueError as error:

@@ -1,8 +1,7 @@
-"""Writes and reads whole files: all or nothing, with one line for a failure."""
+"""Writes whole files: all or nothing, with one line for a failure."""
 
 import contextlib
 import errno
-import json
 import os
 import pathlib
 import resource
@@ -77,26 +76,6 @@ def refusing(path: pathlib.Path, *, num_bytes: int | None) -> Iterator[None]:
       f'path = {str(path)!r}: must be writable ({os.strerror(cause)}); '
       f'{_advice(path, cause, num_bytes)}'
     ) from error
-
-
-def read_json(path: pathlib.Path, *, advice: str) -> Any:
-  """Returns the content of a JSON file.
-
-  Args:
-    path: the file.
-    advice: what to do if it cannot be read, for the message.
-
-  Raises:
-    ValueError: the file cannot be read, or is no JSON in UTF-8.
-  """
-  try:
-    return json.loads(path.read_bytes().decode())
-  # RecursionError: brackets may be nested deeper than the parser can follow.
-  except (OSError, ValueError, RecursionError) as error:
-    raise ValueError(
-      f'path = {str(path)!r}: must be a file with JSON '
-      f'({reason(error)}); {advice}'
-    ) from None
 
 
 def reason(error: BaseException) -> str:

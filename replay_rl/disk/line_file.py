@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 from typing import NamedTuple
 
+from replay_rl import json_files
 from replay_rl.disk import durable
 
 _BLOCK = 2**20  # Bytes to read at once.
@@ -125,8 +126,8 @@ def _damage(path: pathlib.Path, num_bytes: int) -> str:
         break
       start += len(line)
       try:
-        iteration = json.loads(line)['iteration']
-      except (ValueError, KeyError, TypeError, RecursionError):
+        iteration = json_files.parse(line)['iteration']
+      except (ValueError, KeyError, TypeError):
         return f'line {number} unreadable'
       if not isinstance(iteration, int) or iteration < last:
         return f'line {number} of iteration {iteration!r} after {last}'

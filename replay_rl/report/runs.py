@@ -6,7 +6,6 @@ Everything else that is wrong in a file is a ValueError with its place.
 """
 
 import itertools
-import json
 import math
 import pathlib
 import sys
@@ -15,6 +14,8 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+
+from replay_rl import json_files
 
 STEPS = 'learner_step'
 TOKENS = 'ledger/generated_tokens'
@@ -163,11 +164,8 @@ def read(folder: str) -> Run:
 
 
 def _read_header(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    header = json.loads(_bytes(path))
-  except ValueError as error:
-    raise ValueError(f'path = {str(path)!r}: must be JSON ({error})') from None
-  header = {'versions': {}} | _object(str(path), header)
+  header = json_files.read_object(path, advice='name the folder of a run')
+  header = {'versions': {}} | header
   for key in ('config', 'versions'):
     value_of(str(path), header, key, _OBJECT)
   return header
@@ -186,7 +184,7 @@ def read_lines(path: pathlib.Path) -> list[tuple[str, dict[str, Any]]]:
   for number, line in enumerate([*lines, rest] if rest else lines, start=1):
     place = f'{path}:{number}'
     try:
-      record = json.loads(line)
+      record = json_files.parse(line)
     except ValueError as error:
       if number > len(lines):
         warn(f'{place}: the half-written last line is left out')

@@ -11,6 +11,7 @@ from typing import Any
 
 from flax import traverse_util
 
+from replay_rl import json_files
 from replay_rl.disk import durable
 from replay_rl.provenance import environment
 from replay_rl.provenance import sources
@@ -151,12 +152,11 @@ def _write(path: pathlib.Path, made_of: dict[str, Any]) -> None:
 
 def _read(path: pathlib.Path, like: dict[str, Any]) -> dict[str, Any]:
   advice = 'restore it, or train in another folder'
-  before = durable.read_json(path, advice=advice)
-  names = before if isinstance(before, dict) else {}
+  before = json_files.read_object(path, advice=advice)
   lacking = [
     name
     for name, value in like.items()
-    if not isinstance(names.get(name), type(value))
+    if not isinstance(before.get(name), type(value))
   ]
   if lacking:
     raise ValueError(

@@ -91,24 +91,3 @@ class DurableTest(parameterized.TestCase):
     with self.assertRaisesRegex(RuntimeError, 'mine'):
       with durable.refusing(self.path, num_bytes=None):
         raise RuntimeError('mine')
-
-  @parameterized.parameters(
-    (b'', 'Expecting value'),
-    (b'{"a": ', 'Expecting value'),
-    (b'\xff{}', 'decode byte 0xff'),
-    (b'[' * 100_000, 'recursion'),
-    (None, 'Is a directory'),
-  )
-  def test_a_file_that_is_no_json_is_one_line(self, content, message):
-    if content is None:
-      self.path.mkdir()
-    else:
-      self.path.write_bytes(content)
-    with self.assertRaisesRegex(
-      ValueError, f"^path = '{self.path}': must be .*{message}.*; restore it$"
-    ):
-      durable.read_json(self.path, advice='restore it')
-
-  def test_json_is_read(self):
-    durable.write(self.path, '{"ä": [1]}'.encode())
-    self.assertEqual(durable.read_json(self.path, advice=''), {'ä': [1]})

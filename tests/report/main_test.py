@@ -217,7 +217,7 @@ class ReportTest(parameterized.TestCase):
       self.assertIn(expected, printed)
 
   @parameterized.parameters(
-    (['nowhere'], "nowhere/config.json': must be a file"),
+    (['nowhere'], "nowhere/config.json': must be a JSON object"),
     (['{a}', '--baseline=b'], "baseline = 'b': must be one of ['a']"),
     (['{a}', '--smooth=9'], 'smooth = 9: must be between 1 and the 5 iter'),
     (['{a}', '--thresholds=.6,.5'], 'thresholds = (0.6, 0.5): must be incr'),
