@@ -8,7 +8,7 @@ On many hosts, start the same command once on each, with --distributed or with
 --coordinator_address, --num_processes and --process_id; see
 parallel/processes.py. All processes share the folder. A signal to one
 process saves a checkpoint and ends all. If one process dies, all others end
-with a status other than 0.
+with a status other than 0 and one line each.
 """
 
 import contextlib
@@ -90,6 +90,11 @@ _ALLOW_MEMORY = flags.DEFINE_bool(
   False,
   'Start a run that needs more memory than there is, with a warning.',
 )
+_INITIALIZATION = flags.DEFINE_integer(
+  'initialization_timeout',
+  60,
+  'Seconds in which all processes must start and find each other.',
+)
 _HEARTBEAT = flags.DEFINE_integer(
   'heartbeat_timeout',
   100,
@@ -142,8 +147,7 @@ def train(
     EmptyUpdatesError: `MAX_EMPTY_UPDATES` updates in a row had no valid row.
     SystemExit: after a signal of `STOPPING`, with status 128 + its number.
   """
-  # The same path in all processes, however each of them spells it.
-  workdir = pathlib.Path(workdir).expanduser().resolve()
+  workdir = _resolved(workdir)
   with contextlib.ExitStack() as stack:
     with processes.together('reading the config'):
       environment.check()
@@ -210,6 +214,16 @@ def train(
     )
 
 
+def _resolved(workdir: str | pathlib.Path) -> pathlib.Path:
+  """Returns the one path of a folder that processes may spell differently."""
+  try:
+    return pathlib.Path(workdir).expanduser().resolve()
+  except (OSError, RuntimeError) as error:
+    raise ValueError(
+      f'workdir = {str(workdir)!r}: must be the path of a folder ({error})'
+    ) from error
+
+
 def _enter(
   workdir: pathlib.Path,
   made_of: dict[str, Any],
@@ -224,7 +238,9 @@ def _enter(
   for part in ('config', 'functions', 'sources', 'data', 'versions'):
     processes.check_equal(part, made_of[part], 'start all processes alike')
   processes.check_equal(
-    'workdir', str(workdir), 'mount one shared folder at one path on all hosts'
+    'workdir',
+    str(workdir),
+    f'mount one folder at one path on all hosts; here it is {workdir}',
   )
   with processes.together('entering the workdir'):
     if processes.is_main():
@@ -413,14 +429,15 @@ def main(argv: list[str]) -> None:
     if _WORKDIR.value is None or _CONFIG.value is None:
       name = '--config' if _CONFIG.value is None else '--workdir'
       raise ValueError(f'{name} = None: must be given')
-    processes.start(
+    peers = processes.start(
       from_environment=_DISTRIBUTED.value,
       coordinator_address=_COORDINATOR.value,
       num_processes=_NUM_PROCESSES.value,
       process_id=_PROCESS_ID.value,
+      initialization_timeout=_INITIALIZATION.value,
       heartbeat_timeout=_HEARTBEAT.value,
     )
-    with processes.ending_all():
+    with processes.ending_all(peers):
       train(
         _CONFIG.value,
         _WORKDIR.value,

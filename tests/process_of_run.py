@@ -37,14 +37,15 @@ def main() -> None:
   absl_logging.set_verbosity(absl_logging.WARNING)
   _, jobs = flags.FLAGS(sys.argv)
   values = flags.FLAGS
-  processes.start(
+  peers = processes.start(
     from_environment=False,
     coordinator_address=values.coordinator_address,
     num_processes=values.num_processes,
     process_id=values.process_id,
+    initialization_timeout=60,
     heartbeat_timeout=30,
   )
-  with processes.ending_all():
+  with processes.ending_all(peers):
     for job in json.loads(jobs):
       _do(job, values.process_id)
 

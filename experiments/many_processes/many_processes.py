@@ -183,9 +183,7 @@ def process_flags(number: int) -> list[list[str]]:
   """Returns the flags of each of so many processes; none of a single one."""
   if number == 1:
     return [[]]
-  with contextlib.closing(socket.socket()) as probe:
-    probe.bind(('127.0.0.1', 0))
-    address = f'127.0.0.1:{probe.getsockname()[1]}'
+  address = f'127.0.0.1:{free_port()}'
   return [
     [
       f'--coordinator_address={address}',
@@ -194,6 +192,13 @@ def process_flags(number: int) -> list[list[str]]:
     ]
     for index in range(number)
   ]
+
+
+def free_port() -> int:
+  """Returns a port of the loopback that nobody uses now."""
+  with contextlib.closing(socket.socket()) as probe:
+    probe.bind(('127.0.0.1', 0))
+    return probe.getsockname()[1]
 
 
 @contextlib.contextmanager

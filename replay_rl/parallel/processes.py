@@ -10,9 +10,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
-import time
 import traceback
+import zlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -24,8 +25,13 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from replay_rl import base
+from replay_rl.parallel import hub
+from replay_rl.parallel import peers as peers_lib
+from replay_rl.parallel import service
 
 _BARRIER_TIMEOUT = 24 * 3600  # Seconds. The heartbeat ends dead processes.
+_MAX_SECONDS = 10**6  # Of a timeout: 11 days.
+_SECONDS_FOR_NEWS = 3  # An error of a collective comes before its reason.
 
 
 class OtherProcessError(ValueError):
@@ -38,11 +44,13 @@ def start(
   coordinator_address: str | None,
   num_processes: int | None,
   process_id: int | None,
+  initialization_timeout: int,
   heartbeat_timeout: int,
-) -> None:
+) -> peers_lib.Peers | None:
   """Joins the processes of a run, before anything else of JAX is used.
 
-  Does nothing if no argument asks for it.
+  Does nothing if no argument asks for it. From then on, this process ends with
+  one line and status 1 if another one is lost.
 
   Args:
     from_environment: find the other processes as `jax.distributed.initialize`
@@ -51,8 +59,12 @@ def start(
       arguments everywhere else.
     num_processes: of the run.
     process_id: of this process, from 0.
+    initialization_timeout: seconds in which all processes must find each other.
     heartbeat_timeout: seconds after which a silent process counts as dead, and
       all others end.
+
+  Returns:
+    The other processes, for `ending_all`; None if no argument asks for it.
 
   Raises:
     ValueError: an argument is missing or not allowed, or the processes do not
@@ -66,54 +78,49 @@ def start(
   missing = [name for name, value in explicit.items() if value is None]
   if len(missing) == len(explicit):
     if not from_environment:
-      return
+      return None
   elif missing:
     raise ValueError(
       f'{", ".join(missing)} = None: must be given with the others of '
       f'{", ".join(explicit)}'
     )
-  else:
-    _check_flags(coordinator_address, num_processes, process_id)
-  if heartbeat_timeout < 1:
-    raise ValueError(
-      f'--heartbeat_timeout = {heartbeat_timeout}: must be at least 1 second'
-    )
-  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-  # The service would catch SIGTERM, which a run handles itself.
-  jax.config.update('jax_enable_preemption_service', False)
-  try:
-    jax.distributed.initialize(
-      coordinator_address,
-      num_processes,
-      process_id,
-      heartbeat_timeout_seconds=heartbeat_timeout,
-      # How long a process that has ended waits for the others.
-      shutdown_timeout_seconds=heartbeat_timeout,
-    )
-  except (ValueError, RuntimeError) as error:
-    if missing:
+  for name, seconds in (
+    ('initialization_timeout', initialization_timeout),
+    ('heartbeat_timeout', heartbeat_timeout),
+  ):
+    if not 1 <= seconds <= _MAX_SECONDS:
       raise ValueError(
-        '--distributed = True: must be in a TPU pod, SLURM, Open MPI or '
-        f'Kubernetes; give {", ".join(explicit)} instead ({error})'
-      ) from error
-    raise ValueError(
-      f'--coordinator_address = {coordinator_address!r}: must be where the '
-      f'{num_processes} processes find each other ({error})'
-    ) from error
+        f'--{name} = {seconds}: must be at least 1 and at most {_MAX_SECONDS} '
+        'seconds'
+      )
+  if missing:
+    coordinator_address, num_processes, process_id = service.from_environment(
+      initialization_timeout, tuple(explicit)
+    )
+  assert coordinator_address is not None
+  assert num_processes is not None and process_id is not None
+  _check_flags(coordinator_address, num_processes, process_id)
+  peers = peers_lib.meet(
+    coordinator_address,
+    num_processes,
+    process_id,
+    initialization_timeout=initialization_timeout,
+    heartbeat_timeout=heartbeat_timeout,
+  )
+  service.connect(
+    coordinator_address,
+    num_processes,
+    process_id,
+    initialization_timeout,
+    heartbeat_timeout,
+  )
+  return peers
 
 
 def _check_flags(
-  coordinator_address: str | None,
-  num_processes: int | None,
-  process_id: int | None,
+  coordinator_address: str, num_processes: int, process_id: int
 ) -> None:
-  assert coordinator_address is not None
-  assert num_processes is not None and process_id is not None
-  host, _, port = coordinator_address.rpartition(':')
-  if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-    raise ValueError(
-      f'--coordinator_address = {coordinator_address!r}: must be HOST:PORT'
-    )
+  hub.split(coordinator_address)
   if num_processes < 1:
     raise ValueError(f'--num_processes = {num_processes}: must be at least 1')
   if not 0 <= process_id < num_processes:
@@ -129,17 +136,40 @@ def is_main() -> bool:
   return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
-def barrier(name: str) -> None:
+def barrier(step: str) -> None:
   """Returns once all processes have called it, however long that takes.
 
   Collectives of a program are less patient: Gloo gives up after 30 seconds.
+
+  Args:
+    step: what the processes do here, without any value. They may not differ.
+
+  Raises:
+    ValueError: another process is at another step.
   """
-  # Orbax waits on the coordinator, not in a collective.
+  _meet(step, False)
+
+
+def _meet(step: str, flag: bool) -> bool:
+  """Returns whether the flag is True in any process, once all are here."""
+  # Orbax waits on the coordinator, not in a collective. With another name for
+  # each step, processes at different steps would wait for each other.
   ocp.multihost.sync_global_processes(
-    f'replay_rl:{name}',
+    'replay_rl',
     timeout=_BARRIER_TIMEOUT,
     processes=set(range(jax.process_count())),
   )
+  if jax.process_count() == 1:
+    return flag
+  own = np.array([flag, zlib.crc32(step.encode())], np.uint32)
+  flags, steps = np.asarray(multihost_utils.process_allgather(own)).T
+  others = np.flatnonzero(steps != steps[jax.process_index()]).tolist()
+  if others:
+    raise ValueError(
+      f'processes at another step than {step!r} = {others}: must be none; '
+      'start all processes alike'
+    )
+  return bool(flags.any())
 
 
 def aligned(program: Any, static_argnums: Sequence[int] = ()) -> Callable:
@@ -200,30 +230,32 @@ def from_main(tree: base.PyTree) -> base.PyTree:
 
 
 @contextlib.contextmanager
-def together(what: str) -> Iterator[None]:
+def together(step: str) -> Iterator[None]:
   """Raises an error in every process if the body fails in one of them.
 
   It is also a barrier: no process leaves before all have left the body. The
   body must not wait for other processes.
 
   Args:
-    what: name of the step, for the message of the other processes.
+    step: what the body does, without any value; see `barrier`.
 
   Raises:
     OtherProcessError: the body failed in another process only.
+    ValueError: another process is at another step.
   """
   failure = None
   try:
     yield
   except Exception as error:
     failure = error
-  barrier(what)
-  is_failed = any_process(failure is not None)
-  if failure is not None:
-    raise failure
+  try:
+    is_failed = _meet(step, failure is not None)
+  finally:
+    if failure is not None:
+      raise failure
   if is_failed:
     raise OtherProcessError(
-      f'{what}: failed in another process, which says why'
+      f'{step}: failed in another process, which says why'
     )
 
 
@@ -261,24 +293,52 @@ def check_mesh(mesh: jax.sharding.Mesh) -> None:
 
 
 @contextlib.contextmanager
-def ending_all() -> Iterator[None]:
+def ending_all(peers: peers_lib.Peers | None) -> Iterator[None]:
   """Ends this process at once if the body fails, and thereby all others.
 
   An orderly end would wait for the others, while they wait for this process in
-  a collective. With one process it changes nothing.
+  a collective. Without other processes it changes nothing.
+
+  Args:
+    peers: see `start`.
   """
+  if peers is None:
+    yield
+    return
   try:
     yield
-  except Exception as error:
-    if jax.process_count() == 1:
-      raise
-    if isinstance(error, ValueError):
-      print(f'error: {error}', file=sys.stderr)
-    else:
-      traceback.print_exc()
+  except (Exception, KeyboardInterrupt) as error:
+    is_of_collective = _is_of_collective(error)
+    peers.take_last_word(_SECONDS_FOR_NEWS if is_of_collective else 0)
+    print(_last_word(error), file=sys.stderr, flush=True)
+    peers.fail()
     sys.stdout.flush()
-    sys.stderr.flush()
-    if is_main():
-      # Time for the others to report their error: they die with process 0.
-      time.sleep(1)
-    os._exit(1)
+    os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+  except BaseException:
+    # SystemExit, after a signal on which all processes agree.
+    peers.finish()
+    raise
+  peers.finish()
+
+
+def _is_of_collective(error: BaseException) -> bool:
+  # JAX raises some errors of Gloo as ValueError.
+  return isinstance(error, jax.errors.JaxRuntimeError) or _is_of_gloo(error)
+
+
+def _is_of_gloo(error: BaseException) -> bool:
+  return re.search('Gloo .* failed', str(error)) is not None
+
+
+def _last_word(error: BaseException) -> str:
+  """Returns a line if the user can change something, else a traceback."""
+  if _is_of_gloo(error):
+    return (
+      f'error: silent processes = 1 or more of {jax.process_count()}: must be '
+      f'none; the same command continues the run ({str(error).splitlines()[0]})'
+    )
+  if isinstance(error, ValueError):
+    return f'error: {error}'
+  if isinstance(error, KeyboardInterrupt):
+    return 'error: interrupted'
+  return ''.join(traceback.format_exception(error)).rstrip()

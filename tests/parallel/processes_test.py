@@ -1,113 +1,22 @@
-"""Tests of how processes find each other and agree, with one process."""
+"""Tests of how processes agree, and end, with one process."""
 
+import ast
 import io
+import pathlib
 from unittest import mock
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from absl.testing import absltest
 from absl.testing import parameterized
 from jax.experimental import multihost_utils
 
 from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.parallel import peers as peers_lib
 from replay_rl.parallel import processes
 
-_FLAGS = {
-  'from_environment': False,
-  'coordinator_address': None,
-  'num_processes': None,
-  'process_id': None,
-  'heartbeat_timeout': 100,
-}
-_EXPLICIT = {
-  'coordinator_address': '10.0.0.1:1234',
-  'num_processes': 2,
-  'process_id': 1,
-}
-
-
-class StartTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.initialize = self.enter_context(
-      mock.patch.object(jax.distributed, 'initialize')
-    )
-    self.updates = self.enter_context(mock.patch.object(jax.config, 'update'))
-
-  def test_without_flags_there_is_one_process(self):
-    processes.start(**_FLAGS)
-    self.initialize.assert_not_called()
-
-  def test_explicit_flags_are_passed_on(self):
-    processes.start(**_FLAGS | _EXPLICIT | {'heartbeat_timeout': 7})
-    self.initialize.assert_called_once_with(
-      '10.0.0.1:1234',
-      2,
-      1,
-      heartbeat_timeout_seconds=7,
-      shutdown_timeout_seconds=7,
-    )
-    self.assertIn(
-      mock.call('jax_cpu_collectives_implementation', 'gloo'),
-      self.updates.mock_calls,
-    )
-
-  def test_from_the_environment_jax_finds_all(self):
-    processes.start(**_FLAGS | {'from_environment': True})
-    self.assertEqual(self.initialize.call_args.args, (None, None, None))
-
-  @parameterized.parameters(
-    (
-      {'process_id': None},
-      '--process_id = None: must be given with the others of --coordinator_a',
-    ),
-    (
-      {'coordinator_address': None, 'num_processes': None},
-      '--coordinator_address, --num_processes = None: must be given',
-    ),
-    (
-      {'coordinator_address': 'here'},
-      "--coordinator_address = 'here': must be HOST:PORT",
-    ),
-    ({'coordinator_address': ':12'}, "= ':12': must be HOST:PORT"),
-    ({'coordinator_address': 'a:b'}, "= 'a:b': must be HOST:PORT"),
-    ({'coordinator_address': 'a:0'}, "= 'a:0': must be HOST:PORT"),
-    ({'coordinator_address': 'a:65536'}, "= 'a:65536': must be HOST:PORT"),
-    ({'num_processes': 0}, '--num_processes = 0: must be at least 1'),
-    (
-      {'process_id': 2},
-      '--process_id = 2: must be at least 0 and less than --num_processes = 2',
-    ),
-    ({'process_id': -1}, '--process_id = -1: must be at least 0'),
-    (
-      {'heartbeat_timeout': 0},
-      '--heartbeat_timeout = 0: must be at least 1 second',
-    ),
-  )
-  def test_a_wrong_flag_is_named(self, changes, message):
-    with self.assertRaisesRegex(ValueError, message):
-      processes.start(**_FLAGS | _EXPLICIT | changes)
-    self.initialize.assert_not_called()
-
-  def test_a_lonely_flag_is_not_enough_in_a_known_environment_either(self):
-    with self.assertRaisesRegex(ValueError, '--num_processes, --process_id'):
-      processes.start(
-        **_FLAGS | {'from_environment': True, 'coordinator_address': 'a:1'}
-      )
-
-  def test_an_unknown_environment_is_told(self):
-    self.initialize.side_effect = ValueError('coordinator_address')
-    with self.assertRaisesRegex(
-      ValueError, '--distributed = True: .* give --coordinator_address, --n'
-    ):
-      processes.start(**_FLAGS | {'from_environment': True})
-
-  def test_processes_that_do_not_find_each_other_are_told(self):
-    self.initialize.side_effect = RuntimeError('deadline')
-    with self.assertRaisesRegex(
-      ValueError, r"--coordinator_address = '10.* the 2 processes .*deadline"
-    ):
-      processes.start(**_FLAGS | _EXPLICIT)
+PACKAGE = pathlib.Path(processes.__file__).parents[1]
 
 
 class AloneTest(parameterized.TestCase):
@@ -135,7 +44,7 @@ class AloneTest(parameterized.TestCase):
   def test_an_error_of_its_own_is_raised_as_it_is(self):
     for error in (OSError('disk'), ValueError('field')):
       with self.assertRaises(type(error)) as raised:
-        with processes.ending_all(), processes.together('this'):
+        with processes.ending_all(None), processes.together('this'):
           raise error
       self.assertIs(raised.exception, error)
 
@@ -192,7 +101,8 @@ class OthersTest(parameterized.TestCase):
     with self.assertRaisesRegex(OSError, 'disk'):
       with processes.together('this'):
         raise OSError('disk')
-    self.assertEqual(told, [1])
+    ((flag, _),) = told
+    self.assertEqual(flag, 1)
 
   def test_what_any_process_says_counts(self):
     self._others(np.ones_like)
@@ -205,7 +115,7 @@ class OthersTest(parameterized.TestCase):
     self.assertEqual(actual.dtype, np.int32)
 
   def test_a_failure_elsewhere_is_raised_here(self):
-    self._others(np.ones_like)
+    self._others(lambda own: np.array([1, own[1]]))
     with self.assertRaisesRegex(
       processes.OtherProcessError, 'this: failed in another process'
     ):
@@ -214,10 +124,29 @@ class OthersTest(parameterized.TestCase):
 
   def test_none_goes_on_before_all_are_done(self):
     order = []
-    self._others(lambda own: order.append('asked') or np.zeros_like(own))
+    self._others(lambda own: order.append('asked') or np.copy(own))
+    self.barrier.side_effect = lambda *_, **__: order.append('met')
     with processes.together('this'):
       order.append('done')
-    self.assertEqual(order, ['done', 'asked'])
+    self.assertEqual(order, ['done', 'met', 'asked'])
+
+  def test_processes_at_different_steps_do_not_wait_for_each_other(self):
+    names = set()
+    self.barrier.side_effect = lambda name, **_: names.add(name)
+    self._others(lambda own: own + np.array([0, 1], np.uint32))
+    for step in 'one', 'two':
+      with self.assertRaisesRegex(
+        ValueError,
+        rf"^processes at another step than '{step}' = \[1\]: must be",
+      ):
+        processes.barrier(step)
+    self.assertLen(names, 1)  # Another name would be another barrier.
+
+  def test_a_failure_is_told_also_at_a_wrong_step(self):
+    self._others(lambda own: own + np.array([0, 1], np.uint32))
+    with self.assertRaisesRegex(OSError, 'disk'):
+      with processes.together('this'):
+        raise OSError('disk')
 
   def test_other_values_are_an_error_that_names_the_processes(self):
     self._others(lambda own: own ^ 1)
@@ -238,20 +167,84 @@ class OthersTest(parameterized.TestCase):
     ):
       processes.check_mesh(mesh_lib.make({'data': 2, 'fsdp': 1, 'tensor': 1}))
 
-  @parameterized.parameters(
-    (RuntimeError('no reason'), 'RuntimeError: no reason\n'),
-    (ValueError('a field'), '^error: a field\n$'),
-  )
-  def test_an_error_is_told_and_ends_the_process_at_once(self, error, message):
-    self._others(np.copy)
-    leave = self.enter_context(
+
+class EndingTest(parameterized.TestCase):
+  """With other processes that are played."""
+
+  def setUp(self):
+    super().setUp()
+    self.peers = mock.create_autospec(peers_lib.Peers, instance=True)
+    self.leave = self.enter_context(
       mock.patch.object(processes.os, '_exit', side_effect=SystemExit('left'))
     )
-    sleep = self.enter_context(mock.patch.object(processes.time, 'sleep'))
-    told = self.enter_context(mock.patch('sys.stderr', io.StringIO()))
+    self.told = self.enter_context(mock.patch('sys.stderr', io.StringIO()))
+
+  def _end(self, error):
     with self.assertRaisesRegex(SystemExit, 'left'):
-      with processes.ending_all():
+      with processes.ending_all(self.peers):
         raise error
-    leave.assert_called_once_with(1)
-    sleep.assert_called_once_with(1)
-    self.assertRegex(told.getvalue(), message)
+
+  @parameterized.parameters(
+    (
+      RuntimeError('no reason'),
+      r'^Traceback[^$]*RuntimeError: no reason\n$',
+      1,
+    ),
+    (ValueError('a field'), '^error: a field\n$', 1),
+    (KeyboardInterrupt(), '^error: interrupted\n$', 130),
+    (
+      jax.errors.JaxRuntimeError('Gloo all-reduce failed: x.cc:1\nmore'),
+      r'^error: silent processes = .* \(Gloo all-reduce failed: x.cc:1\)\n$',
+      1,
+    ),
+    (
+      # This is how some calls of JAX raise it.
+      ValueError('UNKNOWN: Gloo AllGather failed: x.cc:1'),
+      r'^error: silent processes = .* \(UNKNOWN: Gloo AllGather .*\)\n$',
+      1,
+    ),
+  )
+  def test_an_error_is_told_and_ends_the_process_at_once(
+    self, error, message, status
+  ):
+    self._end(error)
+    self.leave.assert_called_once_with(status)
+    self.assertRegex(self.told.getvalue(), message)
+    self.assertEqual(
+      [name for name, *_ in self.peers.mock_calls], ['take_last_word', 'fail']
+    )
+
+  def test_what_is_known_of_another_process_says_more_than_a_collective(self):
+    for error, is_of_collective in (
+      (ValueError('a field'), False),
+      (ValueError('Gloo AllGather failed'), True),
+      (ValueError('name = Gloo'), False),
+      (jax.errors.JaxRuntimeError('barrier'), True),
+    ):
+      self.peers.reset_mock()
+      self._end(error)
+      (seconds,) = self.peers.take_last_word.call_args.args
+      self.assertEqual(seconds > 0, is_of_collective, error)
+
+  def test_an_orderly_end_waits_for_the_others(self):
+    with processes.ending_all(self.peers):
+      self.peers.finish.assert_not_called()
+    self.peers.finish.assert_called_once_with()
+    with self.assertRaisesRegex(SystemExit, '143'):
+      with processes.ending_all(self.peers):
+        raise SystemExit(143)
+    self.assertEqual(self.peers.finish.call_count, 2)
+    self.leave.assert_not_called()
+
+
+class StepsTest(absltest.TestCase):
+  def test_a_step_has_a_name_that_cannot_differ_between_hosts(self):
+    steps = 0
+    for path in PACKAGE.rglob('*.py'):
+      for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+          continue
+        if ast.unparse(node.func) in ('processes.together', 'barrier'):
+          self.assertIsInstance(node.args[0], ast.Constant, path)
+          steps += 1
+    self.assertGreater(steps, 6)
