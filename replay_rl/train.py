@@ -14,17 +14,11 @@ with a status other than 0 and one line each.
 import contextlib
 import dataclasses
 import functools
-import math
-import os
 import pathlib
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
-from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +28,6 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from replay_rl import base
 from replay_rl import command_line
 from replay_rl.fit import machine
 from replay_rl.parallel import processes
@@ -49,12 +42,9 @@ from replay_rl.run import placement
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
 from replay_rl.run import state
+from replay_rl.run import stopping
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
-
-# They save a checkpoint and end the run with the status 128 + number.
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-MAX_EMPTY_UPDATES = 10  # The run stops after so many in a row.
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'File of configs/, with --config.field=value to override.'
@@ -102,14 +92,6 @@ _HEARTBEAT = flags.DEFINE_integer(
 )
 
 
-class DivergedError(ValueError):
-  """A loss, gradient or reward is not finite."""
-
-
-class EmptyUpdatesError(ValueError):
-  """`MAX_EMPTY_UPDATES` updates in a row had no valid row."""
-
-
 def train(
   config: config_lib.Config,
   workdir: str | pathlib.Path,
@@ -142,10 +124,10 @@ def train(
   Raises:
     ValueError: a setting is not allowed, the run does not fit the memory, or
       the folder cannot be used.
-    DivergedError: a reward, loss, gradient or weight is not finite.
+    stopping.DivergedError: a reward, loss, gradient or weight is not finite.
     durable.WriteError: a file cannot be written.
-    EmptyUpdatesError: `MAX_EMPTY_UPDATES` updates in a row had no valid row.
-    SystemExit: after a signal of `STOPPING`, with status 128 + its number.
+    stopping.EmptyUpdatesError: too many updates in a row had no valid row.
+    SystemExit: after a signal of `stopping.SIGNALS`, with 128 + its number.
   """
   workdir = _resolved(workdir)
   with contextlib.ExitStack() as stack:
@@ -277,7 +259,7 @@ def _loop(
   if stop_after is not None:
     end = min(end, stop_after)
   with contextlib.ExitStack() as stack:
-    received = stack.enter_context(_signals())
+    received = stack.enter_context(stopping.signals())
     log = None
     with processes.together('opening the log'):
       if processes.is_main():
@@ -308,12 +290,12 @@ def _loop(
         shown = programs.samples(run)
         if log is not None:
           log.write_samples(samples.lines(shown, task))
-      _check_finite(lines, checkpoints)
-      _check_not_empty(run, config, experiment)
-      number = _stopping(received)
+      stopping.check_finite(lines, checkpoints)
+      stopping.check_not_empty(run, config, experiment)
+      number = stopping.first_signal(received)
       stops = iteration + 1 == end or number is not None
       if stops or _is_due(config.checkpoint.every, iteration):
-        _check_weights(programs.is_finite(run), lines, checkpoints)
+        stopping.check_weights(programs.is_finite(run), lines, checkpoints)
         checkpoints.save(run, {} if log is None else log.marks())
       if number is not None:
         checkpoints.wait()
@@ -324,99 +306,6 @@ def _loop(
 
 def _is_due(every: int, iteration: int) -> bool:
   return every > 0 and (iteration + 1) % every == 0
-
-
-def _check_not_empty(
-  run: state.RunState, config: config_lib.Config, experiment: build.Experiment
-) -> None:
-  """Raises EmptyUpdatesError if a seed had too many empty updates in a row."""
-  num_empty = int(np.max(jax.device_get(run.learner.num_empty_in_a_row)))
-  if num_empty >= MAX_EMPTY_UPDATES:
-    rule = experiment.chosen.get('replay.weights')
-    raise EmptyUpdatesError(
-      f'empty updates in a row = {num_empty}: must be below '
-      f'{MAX_EMPTY_UPDATES}; replay.weights = {rule and rule.text!r} gives no '
-      'stored rollout a positive weight, or replay.drop_zero_variance = '
-      f'{config.replay.drop_zero_variance} dropped every group'
-    )
-
-
-def _check_finite(
-  lines: list[dict[str, Any]], checkpoints: checkpoint.Checkpoints
-) -> None:
-  for line in lines:
-    names = ['reward', *(name for name in line if name.startswith('eval/'))]
-    # Without an update on a valid row, loss and gradient are NaN.
-    if line.get('updates/applied', 0) + line.get('updates/refused', 0):
-      names += ['loss', 'grad_norm']
-    for name in names:
-      # A cycle that generates nothing has no reward.
-      if name in line and not math.isfinite(line[name]):
-        _diverged(name, line[name], line, checkpoints)
-
-
-def _check_weights(
-  is_finite: base.Array,
-  lines: list[dict[str, Any]],
-  checkpoints: checkpoint.Checkpoints,
-) -> None:
-  """Raises DivergedError if the weights of a seed can no longer be used."""
-  for line, is_good in zip(lines, jax.device_get(is_finite), strict=True):
-    if not is_good:
-      _diverged('weights or their log-probs', 'not finite', line, checkpoints)
-
-
-def _diverged(
-  name: str,
-  value: Any,
-  line: dict[str, Any],
-  checkpoints: checkpoint.Checkpoints,
-) -> NoReturn:
-  checkpoints.wait()
-  steps = checkpoints.steps()
-  kept = 'there is no checkpoint yet'
-  if steps:
-    kept = f'the last good checkpoint is {checkpoints.folder / str(steps[-1])}'
-  raise DivergedError(
-    f'{name} = {value} in iteration {line["iteration"]} of seed '
-    f'{line["seed"]}: must be finite; {kept}'
-  )
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[set[int]]:
-  """Yields a set that collects `STOPPING`, where Python allows handlers."""
-  received: set[int] = set()
-  if threading.current_thread() is not threading.main_thread():
-    yield received
-    return
-
-  def receive(number: int, _: Any) -> None:
-    received.add(number)
-    if number == signal.SIGINT:
-      signal.signal(signal.SIGINT, signal.SIG_DFL)  # For the second one.
-      os.write(2, b'\nSaving after this iteration; Ctrl-C again ends at once\n')
-
-  # `nohup` ignores SIGHUP, and a shell SIGINT for what runs in the background.
-  before = {
-    number: signal.getsignal(number)
-    for number in STOPPING
-    if signal.getsignal(number) != signal.SIG_IGN
-  }
-  for number in before:
-    signal.signal(number, receive)
-  try:
-    yield received
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
-
-
-def _stopping(received: set[int]) -> int | None:
-  """Returns the signal that any process received; None without."""
-  numbers = np.array([number in received for number in STOPPING], np.int32)
-  (indices,) = np.nonzero(processes.total(numbers))
-  return STOPPING[indices[0]] if len(indices) else None
 
 
 def main(argv: list[str]) -> None:

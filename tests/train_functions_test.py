@@ -13,6 +13,7 @@ from unittest import mock
 import chex
 
 from replay_rl import train
+from replay_rl.run import stopping
 from tests import tiny
 from tests import train_test
 
@@ -91,7 +92,7 @@ class UserFunctionsTest(train_test.TrainTestCase):
   def test_a_rule_that_lets_nothing_be_drawn_stops_the_run(self):
     workdir = self.workdir()
     with self.assertRaisesRegex(
-      train.EmptyUpdatesError,
+      stopping.EmptyUpdatesError,
       '^empty updates in a row = 10: must be below 10; replay.weights = '
       "'my_rules:nothing\\(\\)' gives no stored rollout a positive weight",
     ):

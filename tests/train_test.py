@@ -23,6 +23,7 @@ from absl.testing import parameterized
 from replay_rl import command_line
 from replay_rl import train
 from replay_rl.run import checkpoint
+from replay_rl.run import stopping
 from tests import configs_test
 from tests import tiny
 
@@ -211,7 +212,7 @@ class BadInputTest(TrainTestCase):
       optimizer__transform='tests.user_functions:exploding(factor=1e30)',
     )
     with self.assertRaisesRegex(
-      train.DivergedError,
+      stopping.DivergedError,
       r'(loss|grad_norm) = (nan|inf) in iteration \d of seed 0: must be finite',
     ):
       train.train(config, workdir)

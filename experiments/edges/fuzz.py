@@ -30,8 +30,8 @@ os.environ |= {
 
 import hypothesis  # noqa: E402
 
-from replay_rl import train  # noqa: E402
 from replay_rl.run import config as config_lib  # noqa: E402
+from replay_rl.run import stopping  # noqa: E402
 from tests import tiny  # noqa: E402
 from tests import tiny_text  # noqa: E402
 from tests.edges import random_configs  # noqa: E402
@@ -59,9 +59,9 @@ def outcome(config: config_lib.Config, may_run: bool) -> tuple[str, str]:
     return 'accepted, not run', ''
   try:
     result = random_configs.first_cycle(config)
-  except train.EmptyUpdatesError as error:
+  except stopping.EmptyUpdatesError as error:
     return 'ran: stopped for empty updates', str(error)
-  except train.DivergedError as error:
+  except stopping.DivergedError as error:
     return 'FAILED: diverged at once', str(error)
   except Exception as error:  # Any type is a finding.
     return 'FAILED: exception in the run', f'{type(error).__name__}: {error}'

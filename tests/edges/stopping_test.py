@@ -22,6 +22,7 @@ from replay_rl import train
 from replay_rl.disk import durable
 from replay_rl.run import checkpoint
 from replay_rl.run import events
+from replay_rl.run import stopping
 from tests import tiny
 from tests import train_test
 
@@ -66,7 +67,8 @@ class DivergedTest(train_test.TrainTestCase):
     with (
       mock.patch.object(events, 'cycle', poisoned),
       self.assertRaisesRegex(
-        train.DivergedError, 'weights or their log-probs = not finite in iter'
+        stopping.DivergedError,
+        'weights or their log-probs = not finite in iter',
       ) as raised,
     ):
       train.train(config, workdir)
@@ -87,7 +89,7 @@ class DivergedTest(train_test.TrainTestCase):
     with (
       mock.patch.object(events, 'judge', judge),
       self.assertRaisesRegex(
-        train.DivergedError,
+        stopping.DivergedError,
         'reward = nan in iteration 0 .*there is no checkpoint yet',
       ),
     ):
@@ -96,8 +98,8 @@ class DivergedTest(train_test.TrainTestCase):
   def test_an_evaluation_that_is_not_finite_ends_the_run(self):
     lines = [{'iteration': 3, 'seed': 1, 'reward': 0.5, 'eval/x': float('nan')}]
     checkpoints = mock.Mock(steps=lambda: [])
-    with self.assertRaisesRegex(train.DivergedError, 'eval/x = nan in iter'):
-      train._check_finite(lines, checkpoints)
+    with self.assertRaisesRegex(stopping.DivergedError, 'eval/x = nan in iter'):
+      stopping.check_finite(lines, checkpoints)
 
 
 class SignalsTest(train_test.TrainTestCase):
@@ -126,7 +128,7 @@ class SignalsTest(train_test.TrainTestCase):
     self.assertEqual(int(step.name), done)
 
   def test_a_second_ctrl_c_has_its_default_action(self):
-    with train._signals() as received:
+    with stopping.signals() as received:
       signal.raise_signal(signal.SIGINT)
       self.assertEqual(received, {signal.SIGINT})
       self.assertEqual(signal.getsignal(signal.SIGINT), signal.SIG_DFL)
@@ -135,7 +137,7 @@ class SignalsTest(train_test.TrainTestCase):
   def test_what_nohup_ignores_stays_ignored(self):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-      with train._signals() as received:
+      with stopping.signals() as received:
         signal.raise_signal(signal.SIGHUP)
         self.assertEmpty(received)
     finally:
