@@ -44,6 +44,7 @@ setuptools.setup(
     'test': [
       'array_record',
       'grain',
+      'hypothesis',
       'jinja2>=3.1.6',
       'kubeflow-trainer-api',
       'math-verify',

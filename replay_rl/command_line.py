@@ -41,14 +41,22 @@ def parse(argv: list[str], own: flags.FlagValues = flags.FLAGS) -> list[str]:
       getattr(own['config'].value, 'name', None)
     return rest
   except Exception as error:  # The file of a config may raise anything.
-    # The text of a KeyError is a repr, and other texts may have many lines.
-    text = str(error.args[0] if isinstance(error, KeyError) else error)
-    text = ' '.join(text.split())
-    if len(text) > _LONGEST_TEXT:
-      text = f'{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}'
-    kind = '' if isinstance(error, _PLAIN) else f'{type(error).__name__}: '
-    print(f'error: {kind}{text}', file=sys.stderr)
+    print(f'error: {_in_one_line(error)}', file=sys.stderr)
     sys.exit(2)
+
+
+def _in_one_line(error: BaseException) -> str:
+  if 'Traceback (most recent call last)' in str(error):
+    # ml_collections puts the traceback of a config's error into the text.
+    while error.__cause__ or error.__context__:
+      error = error.__cause__ or error.__context__  # pyright: ignore
+  # The text of a KeyError is a repr.
+  text = str(error.args[0] if isinstance(error, KeyError) else error)
+  text = ' '.join(text.split())
+  if len(text) > _LONGEST_TEXT:
+    text = f'{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}'
+  kind = '' if isinstance(error, _PLAIN) else f'{type(error).__name__}: '
+  return kind + text
 
 
 class _Lasting:

@@ -39,6 +39,11 @@ class IntervalTest(parameterized.TestCase):
     # The float32 next to 0.1 is above it, and that next to 1 - 1e-12 is 1.
     ('[0, 0.1]', [0.1], [0.11]),
     ('[0, 1)', [0.999], [1 - 1e-12]),
+    # As float32, these neighbours would be equal.
+    ('[0, 4294967295]', [0, 2**32 - 1], [-1, 2**32, 10**400]),
+    ('[1, 16777216]', [2**24], [2**24 + 1, 0]),
+    ('[0, 9e+18]', [9 * 10**18], [9 * 10**18 + 1]),
+    ('[-1e+06, 1e+06]', [-1e6, 10**6], [1e300, -1e7]),
   )
   def test_holds_the_numbers_between_its_ends(self, text, inside, outside):
     limits = constants.interval(text)
@@ -137,6 +142,12 @@ class CheckedTest(parameterized.TestCase):
     ('is_on', 'no', "'no': must be of type bool"),
     ('is_on', 1, '1: must be of type bool'),
     ('label', 1, '1: must be of type str'),
+    ('label', 'a\0', "'a\\x00': must be text without NUL and lone surrogates"),
+    (
+      'label',
+      '\udc80',
+      "'\\udc80': must be text without NUL and lone surrogates",
+    ),
     ('share', 2, '2: must be in [0, 1]'),
   )
   def test_other_values_raise(self, name, value, message):

@@ -125,18 +125,18 @@ class BadInputTest(TrainTestCase):
     ),
     (
       '--config.loss.policy=truncated_importance_sampling(max_ratio=-2)',
-      'loss.policy.max_ratio = -2: must be in (0, inf]',
+      'loss.policy.max_ratio = -2: must be in [1e-06, inf]',
     ),
     *(
       (
         f'--config.loss.advantage=group_standardized(eps={eps})',
-        f'loss.advantage.eps = {eps}: must be in (0, inf)',
+        f'loss.advantage.eps = {eps}: must be in [1e-12, 1000]',
       )
       for eps in (-1, 0)
     ),
     (
       '--config.loss.normalizer=constant(tokens_per_row=0)',
-      'loss.normalizer.tokens_per_row = 0: must be in (0, inf)',
+      'loss.normalizer.tokens_per_row = 0: must be in [1, 1e+09]',
     ),
     (
       '--config.replay.compose=fresh_only()',

@@ -11,6 +11,9 @@ from replay_rl.parallel import host_memory
 from replay_rl.run import config as config_lib
 from replay_rl.run import state
 
+# Bytes of a verifier's process at the very least: Python and math-verify.
+_WORKER = 40 * 10**6
+
 
 class _Demand(NamedTuple):
   """What a run needs of one memory.
@@ -47,7 +50,8 @@ def check(
     allow_memory: whether to warn instead.
   """
   least = memory_lib.least(config, parts, mesh, sampler_mesh)
-  for demand in _demands(least, mesh.local_devices):
+  verifier = config.text.num_workers * _WORKER if config.text else 0
+  for demand in _demands(least, verifier, mesh.local_devices):
     if demand.there is None or demand.needed <= demand.there:
       continue
     term = max(demand.terms, key=lambda name: demand.terms[name])
@@ -63,29 +67,24 @@ def check(
 
 
 def _demands(
-  least: memory_lib.Memory, devices: list[jax.Device]
+  least: memory_lib.Memory, verifier: int, devices: list[jax.Device]
 ) -> list[_Demand]:
   terms, free = dict(least.terms_at_peak), host_memory.available()
   terms.pop('copy of the run', None)  # What it copies says more.
-  on_host = {'replay buffer': least.on_host}
+  on_host = {'replay buffer': least.on_host, 'verifier': verifier}
+  where = 'the free memory of this machine'
   if not devices:
     return []
   device, num_devices = devices[0], len(devices)
   if device.platform == 'cpu':
     # All devices share the memory. Their programs may run in turn.
     kept = sum(least.kept.values())
-    if least.on_host:
-      terms = terms | {
-        'replay buffer': least.on_host + terms.get('replay buffer', 0)
-      }
+    terms |= {name: size + terms.get(name, 0) for name, size in on_host.items()}
     needed = num_devices * (kept + least.on_host) + least.total - kept
-    return [_Demand(needed, free, 'the free memory of this machine', terms)]
+    return [_Demand(needed + verifier, free, where, terms)]
   limit = (device.memory_stats() or {}).get('bytes_limit')
   return [
-    _Demand(
-      *(num_devices * least.on_host, free, 'the free memory of this machine'),
-      terms=on_host,
-    ),
+    _Demand(num_devices * least.on_host + verifier, free, where, on_host),
     _Demand(least.total, limit, f'the memory of a {device.device_kind}', terms),
   ]
 

@@ -25,6 +25,7 @@ from replay_rl.run import state
 ADVICE = {
   'parameters': 'more fsdp or tensor',
   'optimizer state': 'more fsdp or tensor',
+  'verifier': 'a smaller text.num_workers',
   'published weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
   'replay buffer': 'a smaller replay.capacity, more data or fsdp',
   'state of the gate': 'a smaller window of optimizer.gate',

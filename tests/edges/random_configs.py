@@ -238,6 +238,7 @@ def is_small(config: config_lib.Config, parts: state.Parts) -> bool:
     and updates * config.logging.histogram_bins < 1e6
     and transformer.num_layers < 64
     and start.num_steps < 1000
+    and (config.text is None or config.text.num_workers <= 2)
   )
 
 

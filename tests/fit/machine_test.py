@@ -1,6 +1,7 @@
 """Tests of the comparison of a run with the memory of its machine."""
 
 import contextlib
+import pathlib
 import types
 from unittest import mock
 
@@ -13,6 +14,7 @@ from replay_rl.run import build
 from replay_rl.run import placement
 from tests import configs_test
 from tests import tiny
+from tests import tiny_text
 
 _ONE = {'data': 1, 'fsdp': 1, 'tensor': 1}
 _ALL = {'data': 2, 'fsdp': 2, 'tensor': 1}
@@ -138,6 +140,19 @@ class CheckTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'memory = '):
       _check(config, free=needed - 1)
 
+  def test_the_processes_of_a_verifier_count(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    config = tiny_text.config(
+      folder, text__num_workers=1000, model__vocab_size=512
+    )
+    with self.assertRaisesRegex(
+      ValueError,
+      "memory = 40.0. GB: .* term is 'verifier' with 40.00 GB; what helps: a "
+      'smaller text.num_workers; ',
+    ):
+      _check(config, free=39 * 10**9)
+    _check(config, free=41 * 10**9)
+
   def test_allowed_it_is_a_warning(self):
     with self.assertWarnsRegex(UserWarning, '^memory = .*what helps: '):
       _check(tiny.config(), free=1, allow_memory=True)
@@ -165,11 +180,13 @@ class CheckTest(parameterized.TestCase):
 
     def demands(free):
       with mock.patch.object(host_memory, 'available', return_value=free):
-        return machine._demands(least, [gpu, gpu])  # pyright: ignore
+        return machine._demands(least, 7, [gpu, gpu])  # pyright: ignore
 
     host, device = demands(5)
-    self.assertEqual((host.needed, host.there), (2 * least.on_host, 5))
-    self.assertEqual(host.terms, {'replay buffer': least.on_host})
+    self.assertEqual((host.needed, host.there), (2 * least.on_host + 7, 5))
+    self.assertEqual(
+      host.terms, {'replay buffer': least.on_host, 'verifier': 7}
+    )
     self.assertEqual((device.needed, device.there), (least.total,) * 2)
     self.assertEqual(device.where, 'the memory of a H200')
     gpu.memory_stats = lambda: None  # Not every backend has numbers.

@@ -18,7 +18,7 @@ class ArgumentsTest(parameterized.TestCase):
     ({'eos_ids': (-1,)}, r'eos_ids = \(-1,\): must be at least one'),
     ({'eos_ids': ()}, r'eos_ids = \(\): must be at least one'),
     ({'pad_id': -1}, r'pad_id = \(-1,\): must be at least one'),
-    ({'temperature': 0.0}, r'temperature = 0.0: must be in \(0, inf\)'),
+    ({'temperature': 0.0}, r'temperature = 0.0: must be in \[0.001, 1000\]'),
     ({'temperature': -0.5}, r'temperature = -0.5: must be in'),
     ({'temperature': math.nan}, r'temperature = nan: must be in'),
     ({'top_k': 0}, r'top_k = 0: must be in \[1, inf\)'),

@@ -231,7 +231,8 @@ class WeightTest(parameterized.TestCase):
     ('max_age', 'limit', -1, r'in \[0, inf\]'),
     ('max_uses', 'limit', 0, r'in \[1, inf\)'),
     ('max_uses', 'limit', 1.5, 'of type int'),
-    ('advantage_magnitude', 'exponent', -0.5, r'in \[0, inf\)'),
+    ('advantage_magnitude', 'exponent', -0.5, r'in \[0, 6\]'),
+    ('advantage_magnitude', 'exponent', 7, r'in \[0, 6\]'),
     ('proportional', 'exponent', -1, r'in \[0, inf\)'),
     ('proportional', 'exponent', float('inf'), r'in \[0, inf\)'),
   )

@@ -109,7 +109,9 @@ class AdvantagesTest(parameterized.TestCase):
     with self.assertRaisesRegex(AssertionError, 'type'):
       compute(REWARDS, REWARDS)
 
-  @parameterized.parameters(0, -1.0, jnp.inf)
+  @parameterized.parameters(0, -1.0, 1e-30, jnp.inf)
   def test_a_constant_out_of_range_raises(self, eps):
-    with self.assertRaisesRegex(ValueError, r'^eps = .*: must be in \(0, inf'):
+    with self.assertRaisesRegex(
+      ValueError, r'^eps = .*: must be in \[1e-12, 1'
+    ):
       advantages.group_standardized(REWARDS, GROUP_ID, eps=eps)

@@ -272,10 +272,10 @@ class MakeTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-    (1, 9, 0.3, r'num_numbers = 1: must be in \[2, inf\)'),
+    (1, 9, 0.3, r'num_numbers = 1: must be in \[2, 30\]'),
     (3, 0, 0.3, r'max_number = 0: must be in \[1, inf\)'),
     (4, 256, 0.3, r'max_number \*\* num_numbers = 4294967296: must be below'),
-    (31, 1, 0.3, r'max_number \*\* num_numbers = 2147483648: must be below'),
+    (31, 1, 0.3, r'num_numbers = 31: must be in \[2, 30\]'),
     (3, 9, 1.1, r'slip_probability = 1.1: must be in \[0, 1\]'),
     (3, 9, -0.1, r'slip_probability = -0.1: must be in \[0, 1\]'),
   )

@@ -66,6 +66,12 @@ class RowsTest(parameterized.TestCase):
     cut = stream(10, num_prompts, range(30 // num_prompts))
     np.testing.assert_array_equal(cut, whole)
 
+  def test_the_largest_seed_has_an_order_of_its_own(self):
+    orders = [rows(300, seed=s) for s in (2**32 - 1, 2**31, 0)]
+    for actual in orders:
+      self.assertEqual(sorted(actual.tolist()), list(range(300)))
+    self.assertLen({tuple(actual.tolist()) for actual in orders}, 3)
+
   def test_orders_of_epochs_and_seeds_are_unrelated(self):
     orders = [rows(300, seed=s, iteration=i) for s in (0, 1) for i in (0, 1)]
     correlations = np.corrcoef([*orders, np.arange(300)])
@@ -77,7 +83,8 @@ class RowsTest(parameterized.TestCase):
     np.testing.assert_array_equal(np.sort(late), np.arange(7))
 
   @parameterized.parameters(
-    ({'seed': -1}, r'seed = -1: must be in \[0, inf\)'),
+    ({'seed': -1}, r'seed = -1: must be in \[0, 4294967295\]'),
+    ({'seed': 2**32}, r'seed = 4294967296: must be in \[0, 4294967295\]'),
     ({'iteration': -1}, 'iteration = -1'),
     ({'num_prompts': 0}, r'num_prompts = 0: must be in \[1, inf\)'),
   )
