@@ -63,7 +63,6 @@ _WORDS = re.compile(
   r'\\(?:text|textbf|textit|textrm|mathrm|mbox) ?\{([^{}\\]*)\}'
 )
 
-_TIE = re.compile(r'(?<!\\)~(?!=)')
 # A number that starts here is no argument, index or exponent of something.
 _START = r'(?<![0-9.,_^a-zA-Z])(?<!frac )(?<!binom )(?<!sqrt )(?<!bar )'
 _GAP = r'(?:\\[,:;! ]|\\q?quad(?![a-zA-Z])|~|\s)++'
@@ -164,7 +163,7 @@ def for_parser(text: str) -> str:
   * A repeating decimal is a fraction.
   * A relation without a left or right side is one of x.
   """
-  text = _TIE.sub(' ', clean(text))
+  text = clean(text).replace('~', ' ')
   if match := _DECIMAL.fullmatch(text):
     if match['e']:
       text = rf'{match["mantissa"]}\times 10^{{{match["e"]}}}'
