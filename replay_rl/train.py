@@ -30,6 +30,7 @@ from ml_collections import config_flags
 
 from replay_rl import command_line
 from replay_rl.fit import machine
+from replay_rl.lm.hf import files as hf_files
 from replay_rl.parallel import processes
 from replay_rl.provenance import environment
 from replay_rl.provenance import sources
@@ -150,7 +151,7 @@ def train(
       modules=sources.of_users(experiment.users),
       data=task_lib.sources(task),
     )
-    _enter(workdir, made_of, allow_code_change, stack)
+    _enter(workdir, made_of, config, allow_code_change, stack)
     stack.enter_context(jax.set_mesh(mesh))
     for note in task_lib.notes(task):
       logs.say(note)
@@ -209,6 +210,7 @@ def _resolved(workdir: str | pathlib.Path) -> pathlib.Path:
 def _enter(
   workdir: pathlib.Path,
   made_of: dict[str, Any],
+  config: config_lib.Config,
   allow_code_change: bool,
   stack: contextlib.ExitStack,
 ) -> None:
@@ -227,6 +229,11 @@ def _enter(
   with processes.together('entering the workdir'):
     if processes.is_main():
       stack.enter_context(workdir_lib.locked(workdir))
+      if config.model.checkpoint is not None:
+        # One process reads all bytes of it, for all.
+        made_of['data']['model.checkpoint'] = hf_files.content_hash(
+          pathlib.Path(config.model.checkpoint).expanduser()
+        )
       for note in workdir_lib.claim(
         workdir, made_of, allow_code_change=allow_code_change
       ):

@@ -105,6 +105,13 @@ class TextRunTest(absltest.TestCase):
     )
     # Two updates of at most the learning rate each.
     self.assertLess(max(jax.tree.leaves(moved)), 0.021)
+    # A byte of its files that differs is other data.
+    readable = (stored / 'config.json').read_text()
+    (stored / 'config.json').write_text(readable + ' ')
+    with self.assertRaisesRegex(
+      ValueError, 'have the data of the run that it holds; model.checkpoint = '
+    ):
+      train.train(config, self.folder / 'run')
 
     # The folder alone gives the shape as well.
     shapeless = models.of_checkpoint(str(stored), compute_dtype='float32')

@@ -1,6 +1,7 @@
 """Data that would end a run midway ends it before it begins."""
 
 import pathlib
+import shutil
 
 from absl.testing import parameterized
 
@@ -62,3 +63,25 @@ class DataTest(parameterized.TestCase):
     self.refused(
       config, r'^path = .*generation_config\.json.: must be a JSON ob'
     )
+
+  def test_a_data_set_that_changes_under_its_path(self):
+    config = tiny_text.config(self.folder, num_iterations=2)
+    train.train(config, self.workdir, stop_after=1)
+    before = (self.workdir / 'metrics.jsonl').read_bytes()
+    data = pathlib.Path(config.text.problems).parents[2]
+    shutil.rmtree(data)
+    first, *others = tiny_text.PROBLEMS
+    datasets.prepare(
+      {
+        'train': (first._replace(answer='2'), *others),
+        'test': tiny_text.HELD_OUT,
+      },
+      name='sums',
+      out=data,
+    )
+    with self.assertRaisesRegex(
+      ValueError,
+      'have the data of the run that it holds; problems = .* .there: [^;]*$',
+    ):
+      train.train(config, self.workdir)
+    self.assertEqual((self.workdir / 'metrics.jsonl').read_bytes(), before)

@@ -57,8 +57,10 @@ class WorkerSettings(NamedTuple):
 def main() -> None:
   """Judges until the pipe closes, or until the parent ends."""
   watch(int(sys.argv[2]), by_signal=hasattr(fcntl, 'F_SETSIG'))
-  # Ctrl-C reaches every process of a terminal. The parent decides what to do.
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # Ctrl-C reaches every process of a terminal, and a launcher may signal them
+  # all. The parent decides what to do.
+  for asked_to_stop in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    signal.signal(asked_to_stop, signal.SIG_IGN)
   # The default actions kill the process, even if it runs C code.
   for timer in TIMERS:
     signal.signal(timer, signal.SIG_DFL)

@@ -132,6 +132,16 @@ class PoolTest(parameterized.TestCase):
     self.assertNotEqual(pool.pids(), first)
     self.assertEqual(pool.run(pairs), ['wrong', 'correct'] * 3)
 
+  @parameterized.parameters('SIGINT', 'SIGHUP', 'SIGTERM')
+  def test_a_signal_to_all_processes_changes_no_verdict(self, name):
+    pool = self.pool(num_workers=2)
+    pool.run([('1', '1')] * 4)
+    before = pool.pids()
+    for pid in before:
+      os.kill(pid, getattr(signal, name))
+    self.assertEqual(pool.run([('1', '1')] * 4), ['correct'] * 4)
+    self.assertEqual(pool.pids(), before)
+
   def test_the_memory_of_the_parent_is_not_held_against_a_worker(self):
     held = b'x' * (600 * MIB)
     pool = self.pool(memory_limit=512 * MIB)
