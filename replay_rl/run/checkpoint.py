@@ -71,7 +71,7 @@ class Checkpoints:
       )
     with durable.refusing(self.folder, num_bytes=None):
       self.folder.mkdir(parents=True, exist_ok=True)
-      self._alias = _without_wildcards(self.folder)
+      self._alias = _plain_name(self.folder)
       self._manager = ocp.CheckpointManager(
         self._alias,
         options=ocp.CheckpointManagerOptions(
@@ -136,7 +136,7 @@ class Checkpoints:
       self._manager.wait_until_finished()
     with processes.together('reading back a checkpoint'):
       if processes.is_main():
-        _check_arrays(folder, num_arrays)
+        _check_arrays(self._alias / str(step), num_arrays)
 
   def restore_latest(
     self, like: state.RunState, check_files: Callable[[Marks], None]
@@ -201,15 +201,17 @@ class Checkpoints:
     )
 
 
-def _without_wildcards(folder: pathlib.Path) -> pathlib.Path:
+def _plain_name(folder: pathlib.Path) -> pathlib.Path:
   """Returns another name of a folder if Orbax would misread its own.
 
   Orbax looks for the files of a checkpoint with a pattern that begins with the
   name of the folder. A `[` there finds nothing, and the arrays are lost.
+  TensorStore takes no name that Python could not decode.
   """
-  if glob.escape(str(folder)) == str(folder):
+  name = os.fsencode(folder)
+  if glob.escape(name) == name and str(folder).encode(errors='ignore') == name:
     return folder
-  digest = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+  digest = hashlib.sha256(name).hexdigest()[:16]
   # The same in all processes of a host, because Orbax may compare it.
   link = (
     pathlib.Path(tempfile.gettempdir()) / f'replay_rl-{os.getuid()}-{digest}'
