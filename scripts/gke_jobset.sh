@@ -51,8 +51,8 @@ print(string.Template(template).substitute(
     {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}))
 '
 manifest=$("${PYTHON:-python3}" -c "$render" "$flag_name" "$flag_image" \
-  "$flag_claim" "$flag_max_crashes" "$spot" "--config=$flag_config" \
-  "--workdir=$flag_workdir" "$@" --distributed)
+  "$flag_claim" "$flag_max_crashes" "$spot" "${many_hosts[@]}" \
+  "--config=$flag_config" "--workdir=$flag_workdir" "$@")
 
 if [ -n "$flag_dry_run" ]; then
   printf '# For: kubectl apply -f -\n%s\n' "$manifest"

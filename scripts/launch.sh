@@ -4,6 +4,11 @@
 
 dry_run=''
 
+# For the processes of a run, whose hosts may be ready minutes apart. The flags
+# of the user come later, so that they count.
+# shellcheck disable=SC2034  # The launchers use it.
+many_hosts=(--distributed --initialization_timeout=300)
+
 fail() {
   printf 'error: %s\n' "$*" >&2
   exit 2

@@ -199,7 +199,7 @@ train() {
   # Without TPUs a run ends, and does not train on the processor.
   command+="JAX_PLATFORMS=tpu,cpu nohup setsid bash scripts/restart.sh"
   command+=" --max-crashes=$flag_max_crashes --pid-file=../replay_rl.pid"
-  command+=" -- .venv/bin/python -m replay_rl.train $(quoted "$@" --distributed)"
+  command+=" -- .venv/bin/python -m replay_rl.train $(quoted "${many_hosts[@]}" "$@")"
   command+=" >>../replay_rl.log 2>&1 </dev/null & echo 'started; its log is ~/replay_rl.log'"
   on_workers all "$command"
 }

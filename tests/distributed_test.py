@@ -60,7 +60,7 @@ class TwoProcessesTest(absltest.TestCase):
     for check in (
       self.all_are_told_what_is_wrong_with_the_mesh_or_the_config_of_one,
       self.where_one_is_killed_the_other_ends_too,
-      self.a_killed_run_that_is_started_again_repeats_what_it_wrote,
+      self.a_killed_run_that_is_started_again_ends_as_one_that_nobody_killed,
       self.a_run_judged_by_two_is_that_judged_by_one,
       self.sigterm_to_one_ends_both_with_the_same_step,
       self.one_process_goes_on_where_two_were_on_another_mesh,
@@ -115,6 +115,7 @@ class TwoProcessesTest(absltest.TestCase):
     cls.again = processes.run_jobs(
       2,
       cls._job('killed', split),
+      cls._job('whole', split),
       {
         'module': 'tests.tiny',
         'workdir': str(cls.folder / 'stopped'),
@@ -200,9 +201,14 @@ class TwoProcessesTest(absltest.TestCase):
   def where_one_is_killed_the_other_ends_too(self):
     other, killed = self.first
     self.assertEqual(killed.status, -signal.SIGKILL)
-    self.assertNotIn(other.status, (0, 143), other.output)
+    self.assertEqual(other.status, 1)
+    self.assertStartsWith(
+      other.output.splitlines()[-1],
+      'error: lost processes = [1]: must be none of 2; ',
+    )
+    self.assertNotRegex(other.output, 'Traceback|Check failure')
 
-  def a_killed_run_that_is_started_again_repeats_what_it_wrote(self):
+  def a_killed_run_that_is_started_again_ends_as_one_that_nobody_killed(self):
     # Even where only one process finds its share of a checkpoint damaged.
     self.assertIn('failed in another process', self.again[0].output)
     moved = self.folder / 'killed' / checkpoint.DAMAGED
@@ -216,6 +222,12 @@ class TwoProcessesTest(absltest.TestCase):
       actual = (self.folder / 'killed' / name).read_bytes()
       self.assertEqual(actual[: len(written)], written)
       self.assertGreater(len(actual), len(written))
+      whole = (self.folder / 'whole' / name).read_bytes()
+      self.assertEqual(actual, whole)
+    difference = processes.many_processes.differences(
+      self.folder / 'whole', self.folder / 'killed'
+    )
+    self.assertEqual(difference['arrays_that_differ'], 0, difference)
 
   def sigterm_to_one_ends_both_with_the_same_step(self):
     for ended in self.again:

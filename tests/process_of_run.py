@@ -7,6 +7,7 @@ the first two of these:
   workdir: folder of the run.
   changes: arguments of `config`.
   folder: folder for the data of tests.tiny_text.
+  workdir_of_1: the folder as process 1 spells it.
   changes_of_1: further arguments of `config`, in process 1 alone.
   signal: [name, process, iteration]; that process gets it after that iteration.
   error: regular expression of the ValueError that all processes must raise.
@@ -51,9 +52,10 @@ def main() -> None:
 
 
 def _do(job: dict[str, Any], process_id: int) -> None:
-  changes = job.get('changes', {})
+  changes, workdir = job.get('changes', {}), job['workdir']
   if process_id == 1:
     changes |= job.get('changes_of_1', {})
+    workdir = job.get('workdir_of_1', workdir)
   module = importlib.import_module(job['module'])
   folder = [pathlib.Path(job['folder'])] if 'folder' in job else []
   config = module.config(*folder, **changes)
@@ -69,7 +71,7 @@ def _do(job: dict[str, Any], process_id: int) -> None:
   error = job.get('error')
   try:
     with mock.patch.object(logs, 'lines', lines_and_signal):
-      train.train(config, job['workdir'])
+      train.train(config, workdir)
   except ValueError as raised:
     if error is None or not re.search(error, str(raised)):
       raise

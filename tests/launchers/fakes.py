@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 
+# What all launchers give to the training, before the flags of the user.
+MANY_HOSTS = ['--distributed', '--initialization_timeout=300']
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 _RECORD = """\

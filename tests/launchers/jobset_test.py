@@ -157,10 +157,10 @@ class JobSetTest(parameterized.TestCase):
     self.assertEqual(
       container['args'],
       [
+        *fakes.MANY_HOSTS,
         f'--config={FLAGS["config"]}',
         f'--workdir={FLAGS["workdir"]}',
         *more,
-        '--distributed',
       ],
     )
     self.assertEqual(container['image'], FLAGS['image'])

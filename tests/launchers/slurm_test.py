@@ -20,8 +20,8 @@ TRAINING = [
 ]
 SRUN = [
   *['srun', '--cpus-per-task=12', '--gpu-bind=none', '--kill-on-bad-exit=0'],
-  *['--wait=120', '.venv/bin/python', '-m', 'replay_rl.train', *TRAINING],
-  '--distributed',
+  *['--wait=120', '.venv/bin/python', '-m', 'replay_rl.train'],
+  *[*fakes.MANY_HOSTS, *TRAINING],
 ]
 REQUEUE = ['scontrol', 'requeue', '17']
 

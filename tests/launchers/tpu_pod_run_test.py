@@ -57,7 +57,7 @@ class TpuPodRunTest(parameterized.TestCase):
       homes,
     )
     started = [
-      *['tpu,cpu', '-m', 'replay_rl.train', *TRAINING, '--distributed']
+      *['tpu,cpu', '-m', 'replay_rl.train', *fakes.MANY_HOSTS, *TRAINING]
     ]
     self.assertEqual(fakes.trainings(homes[0]), [started] * 4)
     self.assertEqual(fakes.trainings(homes[1]), [started] * 2)
