@@ -72,7 +72,6 @@ class Peers:
     self._heartbeat_timeout = heartbeat_timeout
     self._news = threading.Event()  # A process is lost, or failed.
     self._all_done = threading.Event()
-    self._is_speaking = threading.Event()
     self._last_word = threading.Lock()
     connection.settimeout(None)  # Until the first beat.
     self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -88,7 +87,6 @@ class Peers:
     """
     if seconds and self._news.wait(seconds):
       threading.Event().wait()
-    self._is_speaking.set()
     self._last_word.acquire()
 
   def fail(self) -> None:
@@ -128,9 +126,9 @@ class Peers:
           how, lost = kind, value
           break
     self._news.set()
-    if how == 'failed' and self._is_speaking.wait(_GRACE):
-      return
-    self._last_word.acquire()
+    if how == 'failed':
+      time.sleep(_GRACE)
+    self._last_word.acquire()  # Waits for the end if another thread has it.
     leave(f'error: {_loss(how, lost, self._num_processes)}')
 
 
