@@ -123,20 +123,32 @@ def lasting_output() -> Iterator[None]:
       sys.stdout, sys.stderr = before
 
 
+def last_line(error: ValueError | OSError) -> str:
+  """Returns what a program says of an error that a user can mend."""
+  text = str(error)
+  if isinstance(error, OSError) and error.errno is not None:
+    name = error.filename and f' = {os.fsdecode(error.filename)!r}'
+    text = f'path{name or ""}: must be usable ({error.strerror})'
+  return f'error: {text}'
+
+
 @contextlib.contextmanager
 def one_line() -> Iterator[None]:
   """Ends the program with one line if its input or its machine is at fault.
 
   The body raises ValueError for bad input. An OSError is a file, a limit or a
-  network of the machine.
+  network of the machine. It ends the program at once: threads may wait for
+  hours for what has failed, and would tell it again in many lines.
   """
   try:
     yield
   except ValueError as error:
-    sys.exit(f'error: {error}')
+    sys.exit(last_line(error))
   except OSError as error:
-    name = error.filename and f' = {os.fsdecode(error.filename)!r}'
-    sys.exit(f'error: path{name or ""}: must be usable ({error.strerror})')
+    print(last_line(error), file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
   except MemoryError:
     sys.exit('error: memory of the host = exhausted: must be more')
   except KeyboardInterrupt:

@@ -15,7 +15,7 @@ _NO_FILE = (errno.EMFILE, errno.ENFILE)
 _NUMBERED = "os_error_code='"
 
 
-class WriteError(ValueError):
+class WriteError(OSError):
   """A file could not be written; files that were there before are as before."""
 
 

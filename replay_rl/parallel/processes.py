@@ -25,6 +25,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from replay_rl import base
+from replay_rl import command_line
 from replay_rl.parallel import hub
 from replay_rl.parallel import peers as peers_lib
 from replay_rl.parallel import service
@@ -337,8 +338,8 @@ def _last_word(error: BaseException) -> str:
       f'error: silent processes = 1 or more of {jax.process_count()}: must be '
       f'none; the same command continues the run ({str(error).splitlines()[0]})'
     )
-  if isinstance(error, ValueError):
-    return f'error: {error}'
+  if isinstance(error, (ValueError, OSError)):
+    return command_line.last_line(error)
   if isinstance(error, KeyboardInterrupt):
     return 'error: interrupted'
   return ''.join(traceback.format_exception(error)).rstrip()

@@ -5,6 +5,7 @@ reads the shards of its own devices, and process 0 moves files. A run can be
 restored onto another mesh and other processes than it was saved with.
 """
 
+import contextlib
 import glob
 import hashlib
 import os
@@ -178,11 +179,11 @@ class Checkpoints:
 
   def close(self) -> None:
     """Ends the threads of Orbax; call `wait` before, to have what was saved."""
-    try:
+    # A save that has failed would fail here again.
+    with contextlib.suppress(Exception):
       self._manager.close()
-    finally:
-      if self._alias != self.folder:
-        self._alias.unlink(missing_ok=True)
+    if self._alias != self.folder:
+      self._alias.unlink(missing_ok=True)
 
   def _move_aside(self, step: int, error: Exception) -> None:
     target = self.folder.parent / DAMAGED / f'{step}'

@@ -154,8 +154,8 @@ class MeetTest(parameterized.TestCase):
   def test_nobody_at_the_address(self, host, process_id, reason):
     address = self.played.address = f'{host}:{self.played.port}'
     self.played.assert_refused(
-      f"^--coordinator_address = '{address}': must be where process 0 waits for "
-      rf'the others; in 0.3 s it was not there \(.*({reason})\)$',
+      f"^--coordinator_address = '{address}': must be where process 0 waits "
+      rf'for the others; in 0.3 s it was not there \(.*({reason})\)$',
       self.played.start(process_id, seconds=0.3),
     )
 
@@ -164,7 +164,7 @@ class MeetTest(parameterized.TestCase):
     with mock.patch.object(peers, '_SLACK', 0.1):
       self.played.assert_refused(
         f"^--coordinator_address = '{self.played.address}': must have a port "
-        r'that is free on the host of process 0 \(.*Address already in use.*\)$',
+        r'that is free on the host of process 0 \(.*Address already in use.*$',
         self.played.start(0),
       )
       # Who listens there says nothing.
