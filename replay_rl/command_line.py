@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -110,7 +111,7 @@ def lasting_output() -> Iterator[None]:
       os.open(os.devnull, os.O_RDWR)
   before = sys.stdout, sys.stderr
   for stream in before:
-    if hasattr(stream, 'reconfigure'):
+    if isinstance(stream, io.TextIOWrapper):
       stream.reconfigure(errors='backslashreplace')
   with open(os.devnull, 'w') as null:
     # Python has None for a stream that was closed at the start.

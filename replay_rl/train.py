@@ -150,6 +150,7 @@ def train(
       functions=experiment.records,
       modules=sources.of_users(experiment.users),
       data=task_lib.sources(task),
+      is_in_text=config.text is not None,
     )
     _enter(workdir, made_of, config, allow_code_change, stack)
     stack.enter_context(jax.set_mesh(mesh))

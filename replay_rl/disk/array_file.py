@@ -10,8 +10,6 @@ import numpy as np
 from replay_rl import base
 from replay_rl.disk import durable
 
-_DIGEST = 'sha256'  # Name of the array with the checksum of the others.
-
 
 def read(path: pathlib.Path, like: Sequence[base.Array]) -> list[np.ndarray]:
   """Returns the arrays of a file.
@@ -27,7 +25,7 @@ def read(path: pathlib.Path, like: Sequence[base.Array]) -> list[np.ndarray]:
     # np.load would leave a damaged file open.
     with open(path, 'rb') as file, np.load(file, allow_pickle=False) as stored:
       arrays = [stored[f'arr_{index}'] for index in range(len(like))]
-      digest = stored[_DIGEST].tobytes().hex()
+      digest = stored['sha256'].tobytes().hex()
   except Exception as error:  # NumPy raises many types for a damaged file.
     raise ValueError(
       f'path = {str(path)!r}: must be a file of {len(like)} arrays '
@@ -54,7 +52,7 @@ def write(path: pathlib.Path, arrays: Sequence[np.ndarray]) -> None:
   """
   content = io.BytesIO()
   digest = np.frombuffer(bytes.fromhex(_digest(arrays)), np.uint8)
-  np.savez(content, *arrays, **{_DIGEST: digest})
+  np.savez(content, *arrays, sha256=digest)
   with durable.refusing(path, num_bytes=content.tell()):
     path.parent.mkdir(parents=True, exist_ok=True)
   durable.write(path, content.getvalue())
@@ -65,5 +63,5 @@ def _digest(arrays: Sequence[np.ndarray]) -> str:
   digest = hashlib.sha256()
   for array in arrays:
     digest.update(f'{array.dtype}{array.shape}'.encode())
-    digest.update(np.ascontiguousarray(array))
+    digest.update(array.tobytes())
   return digest.hexdigest()

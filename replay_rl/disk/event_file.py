@@ -56,8 +56,7 @@ class EventFile:
       **values: scalars by name.
     """
     try:
-      if self._writer is None:
-        self._open(seconds)
+      writer = self._writer = self._writer or self._open(seconds)
       for name, value in values.items():
         if isinstance(value, (int, float)) and math.isfinite(value):
           event = self._events.Event(
@@ -65,8 +64,8 @@ class EventFile:
             step=iteration,
             summary=self._scalar(f'{name}/seed{seed}', value),
           )
-          self._writer.write_event(event)
-      self._writer.flush()
+          writer.write_event(event)
+      writer.flush()
     except OSError as error:
       self._abandon()
       if not self.num_lost:
@@ -88,7 +87,7 @@ class EventFile:
       )
       self.num_lost = 0
 
-  def _open(self, seconds: float) -> None:
+  def _open(self, seconds: float) -> Any:
     self._folder.mkdir(parents=True, exist_ok=True)
     # The package names a file by the second, and a process may open several.
     suffix = f'.{os.getpid()}.{self._num_files}'
@@ -100,7 +99,7 @@ class EventFile:
       writer.write_event(
         self._events.Event(wall_time=seconds, step=first, session_log=start)
       )
-    self._writer = writer
+    return writer
 
   def _abandon(self) -> None:
     writer, self._writer = self._writer, None

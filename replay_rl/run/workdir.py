@@ -68,6 +68,7 @@ def record(
   functions: Mapping[str, Any],
   modules: Mapping[str, str],
   data: Mapping[str, str],
+  is_in_text: bool,
 ) -> dict[str, Any]:
   """Returns what a run is made of, as plain JSON.
 
@@ -76,13 +77,14 @@ def record(
     functions: `build.Experiment.records`.
     modules: `sources.of_users` of its functions.
     data: hashes of the contents that it reads, such as those of its problems.
+    is_in_text: see `environment.versions`.
   """
   made_of = {
     'config': config,
     'functions': functions,
     'sources': {**sources.of_package(), **modules},
     'data': data,
-    'versions': environment.versions(is_in_text=bool(config.get('text'))),
+    'versions': environment.versions(is_in_text=is_in_text),
     'environment': environment.numerics(),
     'hardware': environment.hardware(),
     'commit': environment.commit(),

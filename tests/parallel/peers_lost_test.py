@@ -160,6 +160,8 @@ class LeaveTest(absltest.TestCase):
       leave.side_effect = lambda _: is_over.set()
       with peers.limited(0.01, 'a line'):
         self.assertTrue(is_over.wait(played.SECONDS))
-      with peers.limited(played.SECONDS, 'no line'):
+      is_over.clear()
+      with peers.limited(0.1, 'no line'):
         pass
+      self.assertFalse(is_over.wait(0.3))
     leave.assert_called_once_with('a line')

@@ -80,6 +80,7 @@ class MeetTest(parameterized.TestCase):
       b'[' * 60_000 + b'\n',
       b'x' * 2**17,
       b'["meet", ["a", 2, 1, ""]]\n',
+      b'["meet", [null, 2, 1, ""]]\n',
       b'["meet", [1, 2]]\n',
       b'["meet", 1]\n',
       b'["beat", null]\n',
@@ -164,7 +165,7 @@ class MeetTest(parameterized.TestCase):
     with mock.patch.object(peers, '_SLACK', 0.1):
       self.played.assert_refused(
         f"^--coordinator_address = '{self.played.address}': must have a port "
-        r'that is free on the host of process 0 \(.*Address already in use.*$',
+        r'that is free on the host of process 0 \(.*already in use.*\)$',
         self.played.start(0),
       )
       # Who listens there says nothing.

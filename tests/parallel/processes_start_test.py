@@ -156,7 +156,9 @@ class StartTest(parameterized.TestCase):
         **_FLAGS | {'from_environment': True, 'coordinator_address': 'a:1'}
       )
 
-  def test_an_unknown_environment_is_told(self):
+  @parameterized.parameters({}, {'JAX_COORDINATOR_ADDRESS': 'a:1'})
+  def test_an_unknown_environment_is_told(self, **environ):
+    self.enter_context(mock.patch.dict(os.environ, environ))
     with self.assertRaisesRegex(
       ValueError, '--distributed = True: .* give --coordinator_address, --n'
     ):

@@ -18,7 +18,7 @@ class WorkdirTest(parameterized.TestCase):
   def _claim(self, config, functions=None, allow_code_change=False, **parts):
     """Claims the folder for a run, with some parts of its record replaced."""
     made_of = workdir.record(
-      config, functions=functions or {}, modules={}, data={}
+      config, functions=functions or {}, modules={}, data={}, is_in_text=False
     )
     with workdir.locked(self.folder):
       return workdir.claim(
