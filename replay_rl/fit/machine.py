@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -67,7 +69,7 @@ def check(
 
 
 def _demands(
-  least: memory_lib.Memory, verifier: int, devices: list[jax.Device]
+  least: memory_lib.Memory, verifier: int, devices: Sequence[Any]
 ) -> list[_Demand]:
   terms, free = dict(least.terms_at_peak), host_memory.available()
   terms.pop('copy of the run', None)  # What it copies says more.

@@ -198,11 +198,11 @@ def least(
   """
   run = state.shapes_of_run(parts, config.num_seeds)
   kept, on_host, _ = _kept(run, parts, mesh, config.mesh.buffer_memory)
-  sampler_mesh = sampler_mesh or mesh  # pyright: ignore
-  share = share_of_device(parts.transformer, sampler_mesh)
+  generates = mesh if sampler_mesh is None else sampler_mesh
+  share = share_of_device(parts.transformer, generates)
   programs = {
     name: working_memory.held_by_sampling(share, parts.shape, num_rows=rows)
-    for name, rows in _sampled_rows(config, parts, sampler_mesh).items()
+    for name, rows in _sampled_rows(config, parts, generates).items()
   }
   programs['learner'] = {
     # All of them at once, because their global norm is clipped.

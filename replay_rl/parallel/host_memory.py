@@ -93,7 +93,7 @@ def available(
     root, file = cgroups, 'memory.max'
     if controllers:  # Version 1, which has a folder for each controller.
       root, file = cgroups / 'memory', 'memory.limit_in_bytes'
-    if controllers in ('', 'memory'):
+    if not controllers or 'memory' in controllers.split(','):
       folder = pathlib.PurePath(name.lstrip('/'))
       # Inside a container the root may be its own group.
       for path in (folder, *folder.parents, pathlib.PurePath()):

@@ -94,7 +94,7 @@ class LeastTest(parameterized.TestCase):
 class CheckTest(parameterized.TestCase):
   @parameterized.parameters(
     ({'model__d_model': 10**9}, 'optimizer state'),
-    ({'sampler__weight_lag': 2 * 10**9}, 'published weights'),
+    ({'sampler__weight_lag': 2 * 10**6}, 'published weights'),
     (
       {'evaluation__every': 1, 'evaluation__num_prompts': 10**9},
       'KV cache',

@@ -53,7 +53,8 @@ class AvailableTest(parameterized.TestCase):
       {
         'proc/self/cgroup': '5:cpu,cpuacct:/x\n4:memory:/docker/x\n',
         'cgroup/memory/memory.limit_in_bytes': '5000\n',
-        'cgroup/cpu/memory.max': '1\n',
+        # Of a group that has the name of another controller's.
+        'cgroup/memory/x/memory.limit_in_bytes': '1\n',
       },
       5000 + 24 * 1024,
     ),
