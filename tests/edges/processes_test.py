@@ -4,12 +4,15 @@ tests/parallel/peers_test.py has the other cases, in threads. The processes of a
 test start once, for many checks; see tests/distributed_test.py too.
 """
 
+import os
 import pathlib
 import signal
 import subprocess
+from unittest import mock
 
 from absl.testing import absltest
 
+from replay_rl import train
 from tests import processes
 from tests import tiny
 
@@ -62,6 +65,24 @@ class StartTest(absltest.TestCase):
     )
     self.assertEqual(ended, [(1, same_id), (1, same_id), (1, refused)])
     self.assertEmpty(list(folder.iterdir()))
+
+
+class WorkdirTest(absltest.TestCase):
+  def test_the_home_folder_has_a_short_name(self):
+    home = pathlib.Path(self.create_tempdir().full_path)
+    with mock.patch.dict(os.environ, HOME=str(home)):
+      train.train(tiny.config(num_iterations=1), '~/run')
+    self.assertTrue((home / 'run' / 'metrics.jsonl').exists())
+
+  def test_a_path_that_leads_nowhere_is_refused(self):
+    loop = pathlib.Path(self.create_tempdir().full_path) / 'loop'
+    loop.symlink_to(loop)
+    for path in ('~no such user/run', str(loop)):
+      with self.assertRaisesRegex(
+        ValueError,
+        f"^workdir = '{path}': must be the path of a folder \\(.+\\)$",
+      ):
+        train.train(tiny.config(), path)
 
 
 class RunTest(absltest.TestCase):
