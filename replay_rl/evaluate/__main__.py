@@ -355,10 +355,8 @@ def _results(
   summary = scores.summarize(
     outcomes, statuses=verifier.STATUSES, confidence=bootstrap.CONFIDENCE
   )
-  about = {
-    'confidence': bootstrap.CONFIDENCE,
-    'method': 'Wilson, on the effective number of problems',
-  }
+  method = 'Wilson, on the effective number of problems'
+  about = {'confidence': bootstrap.CONFIDENCE, 'method': method}
   results = {'settings': record, 'intervals': about} | summary
   if baseline is None:
     return results
