@@ -71,7 +71,9 @@ class WorkdirTest(absltest.TestCase):
   def test_the_home_folder_has_a_short_name(self):
     home = pathlib.Path(self.create_tempdir().full_path)
     with mock.patch.dict(os.environ, HOME=str(home)):
-      train.train(tiny.config(num_iterations=1), '~/run')
+      train.train(
+        tiny.config(num_iterations=1, warm_start__num_steps=0), '~/run'
+      )
     self.assertTrue((home / 'run' / 'metrics.jsonl').exists())
 
   def test_a_path_that_leads_nowhere_is_refused(self):
