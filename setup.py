@@ -24,6 +24,7 @@ setuptools.setup(
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12',
     'rich',
+    'tensorstore',
   ],
   extras_require={
     'math': [

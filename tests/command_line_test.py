@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import os
+import subprocess
+import sys
 from unittest import mock
 
 from absl import flags
@@ -72,3 +75,91 @@ class ParseTest(absltest.TestCase):
     file = self.create_tempfile(content=f'raise ValueError("{"x" * 5000}!")')
     text = self._refused_config(file.full_path)
     self.assertEqual(text, f'error: {"x" * 500} ... {"x" * 499}!\n')
+
+
+class LastLineTest(absltest.TestCase):
+  def test_bad_input_ends_the_program_with_its_line(self):
+    with self.assertRaises(SystemExit) as raised, command_line.one_line():
+      raise ValueError('x = 1: must be 2')
+    self.assertEqual(raised.exception.code, 'error: x = 1: must be 2')
+
+  def test_a_failure_of_the_machine_ends_it_at_once(self):
+    # In a process of its own, because no handler of Python may run any more.
+    program = (
+      'import atexit\n'
+      'from replay_rl import command_line\n'
+      'atexit.register(print, "late")\n'
+      'with command_line.one_line():\n'
+      '  print("early")\n'
+      '  open("/nowhere/file")\n'
+    )
+    result = subprocess.run(
+      [sys.executable, '-c', program], capture_output=True, text=True
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertEqual(result.stdout, 'early\n')
+    self.assertEqual(
+      result.stderr,
+      "error: path = '/nowhere/file': must be usable (No such file or "
+      'directory)\n',
+    )
+
+  def test_errors_without_a_number_say_their_own_words(self):
+    self.assertEqual(command_line.last_line(OSError('a = b')), 'error: a = b')
+
+  def test_ctrl_c_has_its_status(self):
+    with (
+      contextlib.redirect_stderr(io.StringIO()) as printed,
+      self.assertRaises(SystemExit) as raised,
+      command_line.one_line(),
+    ):
+      raise KeyboardInterrupt
+    self.assertEqual(raised.exception.code, 130)
+    self.assertLen(printed.getvalue().splitlines(), 1)
+
+  def test_other_errors_pass_with_their_traceback(self):
+    with self.assertRaises(KeyError), command_line.one_line():
+      raise KeyError('a defect')
+
+
+class LastingOutputTest(absltest.TestCase):
+  def _run(self, redirection):
+    program = (
+      'from replay_rl import command_line\n'
+      'with command_line.lasting_output():\n'
+      '  print("ä" * 100_000, flush=True)\n'
+      '  print("more")\n'
+      '  descriptor = open("/dev/null").fileno()\n'
+      'assert descriptor > 2, descriptor\n'
+    )
+    return subprocess.run(
+      [
+        'bash',
+        '-c',
+        f'exec "$0" -c "$1" {redirection}',
+        sys.executable,
+        program,
+      ],
+      env=os.environ | {'PYTHONIOENCODING': 'ascii'},
+      stderr=subprocess.PIPE,
+      text=True,
+      check=False,
+    )
+
+  def test_a_full_disk_behind_the_output_is_a_warning(self):
+    result = self._run('> /dev/full')
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertEqual(
+      result.stderr,
+      'warning: standard output is lost (No space left on device); the program '
+      'goes on\n',
+    )
+
+  def test_a_reader_that_ends_is_a_warning(self):
+    result = self._run('> >(head -c 1 > /dev/null)')
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('lost (Broken pipe)', result.stderr)
+
+  def test_a_closed_output_takes_no_number_of_another_file(self):
+    result = self._run('>&-')
+    self.assertEqual((result.returncode, result.stderr), (0, ''))
