@@ -23,6 +23,11 @@ class StreamKeyTest(absltest.TestCase):
     }
     self.assertLen(keys, len(names))
 
+  def test_an_int_and_an_array_are_the_same_seed(self):
+    for seed in (0, 2**31, 2**32 - 1):
+      keys = [rng.stream_key(s, 'a') for s in (seed, jnp.uint32(seed))]
+      self.assertEqual(*(jax.random.key_data(key).tolist() for key in keys))
+
   def test_names_that_share_a_part_are_told_apart(self):
     names = ('prompts', 'promptss', 'prompt', 'rompts', 'promqts')
     keys = {
