@@ -57,7 +57,7 @@ class AdamwTest(parameterized.TestCase):
   @parameterized.parameters(
     ('b1', 1.0, r'\[0, 1\)'),
     ('b2', -0.1, r'\[0, 1\)'),
-    ('eps', 0.0, r'\(0, inf\)'),
+    ('eps', 0.0, r'\[1e-20, 1000\]'),
     ('weight_decay', np.inf, r'\[0, inf\)'),
   )
   def test_wrong_constants_raise(self, name, value, allowed):

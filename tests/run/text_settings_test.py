@@ -17,7 +17,7 @@ class TextSettingsTest(parameterized.TestCase):
       {'text__reward': 'corectness()'},
       'text.reward = .*: must be one call .* correctness, .* not corectness',
     ),
-    ({'text__num_workers': 0}, r'text.num_workers = 0: must be in \[1, inf\)'),
+    ({'text__num_workers': 0}, r'text.num_workers = 0: must be in \[1, 1024\]'),
     ({'text': None}, r"text = None: must be given for task = 'problems\(\)'"),
     ({'task': 'countdown()'}, 'text = .*must be None for task'),
     ({'warm_start__num_steps': 5}, 'warm_start.num_steps = 5: must be 0'),
