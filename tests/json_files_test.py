@@ -30,7 +30,7 @@ class ReadObjectTest(parameterized.TestCase):
     (b'{"a": 1', 'Expecting'),
     (b'[]', r'it holds \[\]'),
     (b'null', 'it holds None'),
-    (b'"' + b'a' * 1000 + b'"', r"it holds 'a{70,}\.\.\."),
+    (b'"' + b'a' * 1000 + b'"', r"it holds 'a{39}"),
     (b'\xff{}', "can't decode byte 0xff"),
     (b'[' * 100_000, 'nested too deeply'),
     (b'{"a":' * 100_000, 'nested too deeply'),

@@ -66,6 +66,7 @@ class EventFileTest(absltest.TestCase):
     file.write(3, 0, seconds=1.0, loss=0.25)
     with self.assertWarnsRegex(UserWarning, 'lack 2 lines'):
       file.close()
+    self.assertLen(list(self.folder.iterdir()), 3)
     scalars = [event for event in self._events() if event[1] != 'start']
     self.assertContainsSubset(
       [(0, 'loss/seed0', 0.5), (3, 'loss/seed0', 0.25)], scalars

@@ -56,6 +56,11 @@ class LineFileTest(parameterized.TestCase):
     ('doubled', lambda x: [*x[:2], *x[1:]], 'changed, missing or repeated'),
     ('swapped', lambda x: [x[2], x[0], x[1], *x[3:]], 'line 2 of iteration 0'),
     ('changed', lambda x: [x[0].replace(b'0.0', b'0.5'), *x[1:]], 'changed'),
+    (
+      'changed before other lines',
+      lambda x: [x[0].replace(b'0.0', b'0.5'), *x[1:], b'{junk\n'],
+      'changed, missing',
+    ),
     ('last lost', lambda x: x[:-1], 'must be at least the'),
     ('cut', lambda x: [*x[:-1], x[-1][:-1]], 'must be at least the'),
     ('last cut', lambda x: [*x[:-1], x[-1][:-2] + b'\n\n'], 'unreadable|bytes'),

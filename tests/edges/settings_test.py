@@ -108,7 +108,7 @@ class MemoryTest(train_test.TrainTestCase):
           '--workdir=unused',
           *flag,
         )
-        self.assertEqual(called.call_args.kwargs, {'allow_memory': expected})
+        self.assertEqual(called.call_args.kwargs['allow_memory'], expected)
     with (
       mock.patch.object(host_memory, 'available', return_value=1),
       mock.patch.object(train, '_enter', side_effect=InterruptedError),

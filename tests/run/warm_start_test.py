@@ -101,7 +101,7 @@ class LoadOrTrainTest(parameterized.TestCase):
   def test_a_cache_that_cannot_be_written_is_named(self):
     config = self._config()
     config.cache_dir = self.create_tempfile('file').full_path
-    with self.assertRaisesRegex(ValueError, '^path = .*: must be writable'):
+    with self.assertRaisesRegex(OSError, '^path = .*: must be writable'):
       _weights(config)
 
 

@@ -108,7 +108,8 @@ class WorkdirTest(parameterized.TestCase):
   )
   def test_limits_may_rise_and_nothing_else(self, field, was, now, may):
     self._claim({field: was})
-    (self.folder / 'checkpoints' / '7').mkdir(parents=True)
+    for step in ('3', '7'):
+      (self.folder / 'checkpoints' / step).mkdir(parents=True)
     if not may:
       with self.assertRaisesRegex(ValueError, f'the config of .*{field}'):
         self._claim({field: now})
@@ -140,6 +141,9 @@ class WorkdirTest(parameterized.TestCase):
     )
     self.assertEqual(self._claim({}, **{part: {'rl/losses.py': 'b'}}), [])
     self.assertEqual(self._record(), record)
+    self._claim({}, allow_code_change=True, **{part: {'rl/losses.py': 'c'}})
+    self.assertEqual(self._record()['changes'][0], record['changes'][0])
+    self.assertLen(self._record()['changes'], 2)
 
   def test_other_data_is_refused_also_with_allowed_code(self):
     self._claim({}, data={'problems': 'a'})
