@@ -30,19 +30,29 @@ class Case(NamedTuple):
   """A kind of moment.
 
   kills: how often.
-  wait: (random, folder of the run, lines before, seconds of a start) -> blocks
-    until the moment to kill.
+  wait: (random, run, lines before, seconds of a start) -> blocks until the
+    moment to kill, or until the run has ended.
   flags: of the run.
   processes: of the run; one of them is killed.
   prepare: (cache) -> None, before each start.
+  is_fresh: whether each kill has a run of its own, which is then continued and
+    compared.
   """
 
   kills: int
-  wait: Callable[[random.Random, pathlib.Path, int, float], None]
+  wait: Callable[[random.Random, 'Run', int, float], None]
   flags: tuple[str, ...]
   config: str = 'configs/quickstart.py:reuse_2'
   processes: int = 1
   prepare: Callable[[pathlib.Path], None] = lambda cache: None
+  is_fresh: bool = False
+
+
+class Run(NamedTuple):
+  """The folder of a run, and its processes."""
+
+  workdir: pathlib.Path
+  processes: list[subprocess.Popen]
 
 
 def _num_lines(workdir: pathlib.Path) -> int:
@@ -50,32 +60,38 @@ def _num_lines(workdir: pathlib.Path) -> int:
   return path.read_bytes().count(b'\n') if path.exists() else 0
 
 
-def _at_start(moments, workdir, before, seconds):
+def _at_start(moments: random.Random, run: Run, before: int, seconds: float):
   time.sleep(moments.uniform(0, seconds))
 
 
-def _while_writing(moments, workdir, before, seconds):
+def _while_writing(
+  moments: random.Random, run: Run, before: int, seconds: float
+):
   """Waits for new lines, and then for a part of the time of a checkpoint."""
-  _for_lines(workdir, before + moments.randint(1, 3))
+  _for_lines(run, before + moments.randint(1, 2))
   time.sleep(moments.uniform(0, 0.2))
 
 
-def _at_the_end(moments, workdir, before, seconds):
-  _for_lines(workdir, _NUM_ITERATIONS - 1)
-  time.sleep(moments.uniform(0, 0.3))
+def _at_the_end(moments: random.Random, run: Run, before: int, seconds: float):
+  _for_lines(run, _NUM_LAST - 1)
+  time.sleep(moments.uniform(0, 0.5))
 
 
-def _for_lines(workdir, number):
-  deadline = time.monotonic() + 120
-  while _num_lines(workdir) < number and time.monotonic() < deadline:
+def _for_lines(run: Run, number: int) -> None:
+  while _num_lines(run.workdir) < number and not _has_ended(run):
     time.sleep(0.005)
+
+
+def _has_ended(run: Run) -> bool:
+  return all(process.poll() is not None for process in run.processes)
 
 
 def _forget_warm_start(cache: pathlib.Path) -> None:
   shutil.rmtree(cache / 'warm_starts', ignore_errors=True)
 
 
-_NUM_ITERATIONS = 40
+_NUM_ITERATIONS = 50
+_NUM_LAST = 4  # Iterations of the runs that are killed at their end.
 _SMALL = (
   '--config.num_seeds=1',
   f'--config.num_iterations={_NUM_ITERATIONS}',
@@ -84,12 +100,24 @@ _SMALL = (
   '--config.replay.capacity=512',
   '--config.replay.batch_size=128',
 )
+_LAST = (*_SMALL, f'--config.num_iterations={_NUM_LAST}')
 _TEXT = ('--config.num_iterations=12', '--config.checkpoint.every=1')
 CASES = {
   'start-up': Case(20, _at_start, _SMALL),
-  'warm start': Case(15, _at_start, _SMALL, prepare=_forget_warm_start),
+  'warm start': Case(
+    15,
+    _at_start,
+    _LAST,
+    prepare=_forget_warm_start,
+    is_fresh=True,
+  ),
   'writing': Case(25, _while_writing, _SMALL),
-  'last iteration': Case(10, _at_the_end, _SMALL),
+  'last iteration': Case(
+    10,
+    _at_the_end,
+    _LAST,
+    is_fresh=True,
+  ),
   'rollouts in text': Case(
     15, _while_writing, _TEXT, config='configs/gsm8k_tiny.py'
   ),
@@ -120,47 +148,46 @@ def main() -> None:
 def compare(folder: pathlib.Path, case: Case, seed: int) -> dict:
   """Returns how the killed run differs from the untouched one."""
   cache, killed = folder / 'cache', folder / 'killed'
+  untouched = folder / 'untouched'
   # The first run fills the cache of programs; the second one is compared.
-  for workdir in ('compiled', 'untouched'):
-    _finish(_start(folder / workdir, case, cache))
-  timed = folder / 'timed'
+  for workdir in (folder / 'compiled', untouched):
+    _finish(_start(workdir, case, cache))
   started = time.monotonic()
   case.prepare(cache)
-  processes = _start(timed, case, cache)
+  timed = _start(folder / 'timed', case, cache)
   _for_lines(timed, 1)
   seconds = time.monotonic() - started
-  _kill(processes)
+  _kill(timed)
 
   moments, done, num_ended = random.Random(seed), [], 0
+  differing = set()
   while len(done) < case.kills:
     before = _num_lines(killed)
     case.prepare(cache)
-    processes = _start(killed, case, cache)
-    case.wait(moments, killed, before, seconds)
-    num_ended += all(process.poll() is not None for process in processes)
-    victim = moments.choice(processes)
-    victim.kill()
-    # The others have to end by themselves.
-    for process in processes:
-      process.wait(timeout=60)
-    _kill(processes)
+    run = _start(killed, case, cache)
+    case.wait(moments, run, before, seconds)
+    num_ended += _has_ended(run)
+    moments.choice(run.processes).kill()
+    for process in run.processes:
+      process.wait(timeout=60)  # The others have to end by themselves.
     done.append(_num_lines(killed))
-  _finish(_start(killed, case, cache))
+    if case.is_fresh or len(done) == case.kills:
+      _finish(_start(killed, case, cache))
+      differing |= set(kill_resume.different(untouched, killed))
+      shutil.rmtree(killed)
   return {
-    'different': kill_resume.different(folder / 'untouched', killed),
+    'different': sorted(differing),
     'kills': case.kills,
-    'of_processes_that_had_ended': num_ended,
+    'kills_after_the_end': num_ended,
     'lines_written_at_each_kill': done,
     'compared_bytes': sum(
-      (folder / 'untouched' / name).stat().st_size
+      (untouched / name).stat().st_size
       for name in ('metrics.jsonl', 'samples.jsonl')
     ),
   }
 
 
-def _start(
-  workdir: pathlib.Path, case: Case, cache: pathlib.Path
-) -> list[subprocess.Popen]:
+def _start(workdir: pathlib.Path, case: Case, cache: pathlib.Path) -> Run:
   command = [sys.executable, '-m', 'replay_rl.train', f'--config={case.config}']
   command += [f'--workdir={workdir}', f'--config.cache_dir={cache}']
   command += [*case.flags]
@@ -172,7 +199,7 @@ def _start(
       f'--coordinator_address=127.0.0.1:{port}',
       f'--num_processes={case.processes}',
     ]
-  return [
+  processes = [
     subprocess.Popen(
       command + [f'--process_id={number}'] * (case.processes > 1),
       cwd=ROOT,
@@ -181,16 +208,17 @@ def _start(
     )
     for number in range(case.processes)
   ]
+  return Run(workdir, processes)
 
 
-def _finish(processes: list[subprocess.Popen]) -> None:
-  statuses = [process.wait() for process in processes]
+def _finish(run: Run) -> None:
+  statuses = [process.wait() for process in run.processes]
   if any(statuses):
     raise ValueError(f'statuses of the processes = {statuses}: must be 0')
 
 
-def _kill(processes: list[subprocess.Popen]) -> None:
-  for process in processes:
+def _kill(run: Run) -> None:
+  for process in run.processes:
     process.kill()
     process.wait()
 
