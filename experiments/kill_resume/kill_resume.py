@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -125,12 +126,23 @@ def _different_arrays(first: pathlib.Path, second: pathlib.Path) -> list[str]:
   for workdir in (first, second):
     with ocp.CheckpointManager(workdir / 'checkpoints') as manager:
       step = manager.latest_step()
-      restored = manager.restore(
-        step, args=ocp.args.Composite(run=ocp.args.StandardRestore())
-      )
-      trees.append({'step': np.asarray(step)} | _flat(restored['run']))
+    trees.append({'step': np.asarray(step)} | _arrays(workdir, step))
   names = trees[0].keys() | trees[1].keys()
   return sorted(name for name in names if not _same(*trees, name))
+
+
+def _arrays(workdir: pathlib.Path, step: int) -> dict:
+  """Returns the arrays of a checkpoint, whatever devices it was saved on."""
+  folder = workdir.resolve() / 'checkpoints' / str(step) / 'run'
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    whole = jax.tree.map(
+      lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+      reader.metadata(folder).item_metadata.tree,
+    )
+    restored = reader.restore(
+      folder, args=ocp.args.PyTreeRestore(restore_args=whole)
+    )
+  return _flat(restored)
 
 
 def _same(first: dict, second: dict, name: str) -> bool:
