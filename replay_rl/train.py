@@ -186,6 +186,7 @@ def train(
         every=config.checkpoint.every,
       )
       restored = checkpoint.Restored(run, {})
+    del run  # Else a resumed run would hold a second one to its end.
     return _loop(
       restored,
       experiment,

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import importlib
 import importlib.util
 import io
@@ -16,6 +17,7 @@ import time
 from unittest import mock
 
 import chex
+import jax
 import numpy as np
 from absl.testing import flagsaver
 from absl.testing import parameterized
@@ -23,6 +25,7 @@ from absl.testing import parameterized
 from replay_rl import command_line
 from replay_rl import train
 from replay_rl.run import checkpoint
+from replay_rl.run import logs
 from replay_rl.run import stopping
 from tests import configs_test
 from tests import tiny
@@ -248,6 +251,28 @@ class ResumeTest(TrainTestCase):
     priorities = np.asarray(actual.buffer.priorities)
     magnitudes = np.abs(np.asarray(actual.buffer.rollouts.advantages))
     self.assertFalse(np.allclose(priorities, magnitudes))
+
+  def test_a_continued_run_is_in_memory_once(self):
+    config = tiny.config(num_iterations=6, checkpoint__every=6)
+    whole, parted = self.workdir('whole'), self.workdir('parted')
+    lines = logs.lines
+
+    def num_bytes_at_the_end(workdir):
+      sizes = []
+
+      def lines_and_size(*args):
+        gc.collect()
+        sizes.append(sum(array.nbytes for array in jax.live_arrays()))
+        return lines(*args)
+
+      with mock.patch.object(logs, 'lines', lines_and_size):
+        train.train(config, workdir)
+      return sizes[-1]
+
+    expected = num_bytes_at_the_end(whole)
+    train.train(config, parted, stop_after=3)
+    # A second run would be 80 kB more.
+    self.assertLess(num_bytes_at_the_end(parted), expected + 20_000)
 
   def test_a_finished_run_is_left_as_it_is(self):
     config = tiny.config(num_iterations=1)

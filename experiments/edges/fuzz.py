@@ -113,9 +113,9 @@ def main() -> None:
       slowest = max(slowest, seconds)
     num_runs += what.startswith(('ran', 'FAILED: d', 'FAILED: n'))
     if what.startswith('FAILED'):
-      found = {'changes': repr(changes), 'what': what, 'words': words[:500]}
-      failures.append(found)
-      print(json.dumps(found), file=sys.stderr, flush=True)
+      failure = {'changes': repr(changes), 'what': what, 'words': words[:500]}
+      failures.append(failure)
+      print(json.dumps(failure), file=sys.stderr, flush=True)
 
   try_one()
   result = {

@@ -39,7 +39,7 @@ def read(path: pathlib.Path, like: Sequence[base.Array]) -> list[np.ndarray]:
       )
   if digest != _digest(arrays):
     raise ValueError(
-      f'checksum in {path} = {digest:.12}: must be that of the arrays'
+      f'checksum in {path} = {digest:.12}: must be the checksum of its arrays'
     )
   return arrays
 

@@ -38,11 +38,10 @@ class LineFile:
       ValueError: see `check`.
       durable.WriteError: the file cannot be written.
     """
-    check(path, mark)
+    self._hash = check(path, mark)
     self._path = path
     with durable.refusing(path, num_bytes=None):
       self._file = open(path, 'r+b' if path.exists() else 'w+b')
-      self._hash = _hash(self._file, mark.num_bytes)
       self._file.truncate(mark.num_bytes)
       self._file.seek(0, 2)
 
@@ -83,14 +82,18 @@ class LineFile:
       pass
 
 
-def check(path: pathlib.Path, mark: Mark) -> None:
-  """Raises ValueError if a file does not begin with what was marked."""
+def check(path: pathlib.Path, mark: Mark) -> Any:
+  """Returns the running hash of the bytes before a mark, of `hashlib`.
+
+  Raises:
+    ValueError: the file does not begin with what was marked.
+  """
   if not path.exists() and mark == START:
-    return
+    return hashlib.sha256()
   try:
     with open(path, 'rb') as file:
       size = path.stat().st_size
-      sha256 = _hash(file, mark.num_bytes).hexdigest()
+      running = _hash(file, mark.num_bytes)
   except OSError as error:
     raise ValueError(
       f'path = {str(path)!r}: must be a file of JSON lines that can be read '
@@ -101,11 +104,12 @@ def check(path: pathlib.Path, mark: Mark) -> None:
       f'bytes of {path} = {size}: must be at least the {mark.num_bytes} that '
       'were there at the checkpoint'
     )
-  if sha256 != mark.sha256:
+  if running.hexdigest() != mark.sha256:
     raise ValueError(
       f'lines of {path} = {_damage(path, mark.num_bytes)}: must be as they '
       'were at the checkpoint'
     )
+  return running
 
 
 def _hash(file: Any, num_bytes: int) -> Any:

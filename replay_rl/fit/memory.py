@@ -165,15 +165,7 @@ def memory(
     chunk_size=config.optimizer.logits_chunk,
     remat=config.optimizer.remat,
   )
-  programs = _of_seeds_at_once(config, programs)
-  # A checkpoint is written from a copy of the run on the device.
-  programs['checkpoint'] = {'copy of the run': sum(kept.values())}
-  return Memory(
-    kept={name: size for name, size in kept.items() if size},
-    on_host=on_host,
-    programs=programs,
-    checkpoint=sum(map(working_memory.num_bytes, jax.tree.leaves(run))),
-  )
+  return _total(run, kept, on_host, _of_seeds_at_once(config, programs))
 
 
 def least(
@@ -209,12 +201,22 @@ def least(
     'gradients': kept['parameters'] // config.num_seeds,
     'histograms of updates': _histograms(config),
   }
-  programs = _of_seeds_at_once(config, programs)
-  programs['checkpoint'] = {'copy of the run': sum(kept.values())}
+  return _total(run, kept, on_host, _of_seeds_at_once(config, programs))
+
+
+def _total(
+  run: state.RunState,
+  kept: dict[str, int],
+  on_host: int,
+  programs: dict[str, dict[str, int]],
+) -> Memory:
+  """Returns the memory of these programs, and of writing a checkpoint."""
+  # A checkpoint is written from a copy of the run on the device.
+  copy = {'checkpoint': {'copy of the run': sum(kept.values())}}
   return Memory(
     kept={name: size for name, size in kept.items() if size},
     on_host=on_host,
-    programs=programs,
+    programs=programs | copy,
     checkpoint=sum(map(working_memory.num_bytes, jax.tree.leaves(run))),
   )
 

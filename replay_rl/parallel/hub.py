@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 from typing import NamedTuple
 
+from replay_rl import json_files
+
 MAX_LINE = 2**16  # Bytes.
 _POLL = 0.02  # Seconds.
 _STRANGER = 5  # Seconds, after which one who says nothing has to go.
@@ -38,10 +40,7 @@ def line(kind: str, value: Any = None) -> bytes:
 
 def message(line: bytes) -> tuple[str, Any]:
   """Returns kind and value; raises ValueError if it is none of ours."""
-  try:
-    parsed = json.loads(line)
-  except RecursionError as error:
-    raise ValueError('message = nested: must be flat') from error
+  parsed = json_files.parse(line)
   if not isinstance(parsed, list) or len(parsed) != 2:
     raise ValueError(f'message = {parsed!r}: must be [kind, value]')
   return str(parsed[0]), parsed[1]

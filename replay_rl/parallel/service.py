@@ -83,10 +83,10 @@ def from_environment(
 
   try:
     # JAX finds the devices of this process itself.
-    found = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+    detected = clusters.ClusterEnv.auto_detect_unset_distributed_params(
       os.environ.get('JAX_COORDINATOR_ADDRESS'), None, None, None, None, timeout
     )
-    address, num_processes, process_id = found[:3]
+    address, num_processes, process_id = detected[:3]
     if address is None or num_processes is None or process_id is None:
       raise ValueError('none of these was recognized')
   except (OSError, KeyError, RuntimeError, ValueError) as error:

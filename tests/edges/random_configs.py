@@ -73,15 +73,15 @@ def _fields(
 ) -> dict[str, tuple[Any, str, constants.Constant]]:
   """Returns owner, name and annotation of each field, by its path."""
   known = constants.of_function(type(settings))
-  found = {}
+  by_path = {}
   for field in dataclasses.fields(settings):
     value = getattr(settings, field.name)
     if dataclasses.is_dataclass(value):
-      found |= _fields(value, f'{prefix}{field.name}.')
+      by_path |= _fields(value, f'{prefix}{field.name}.')
     else:
       path = f'{prefix}{field.name}'
-      found[path] = (settings, field.name, known[field.name])
-  return found
+      by_path[path] = (settings, field.name, known[field.name])
+  return by_path
 
 
 def _values(

@@ -4,8 +4,9 @@ import contextlib
 import errno
 import os
 import re
-import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -19,23 +20,23 @@ from absl.testing import parameterized
 
 from replay_rl import command_line
 from replay_rl import train
-from replay_rl.disk import durable
 from replay_rl.run import checkpoint
 from replay_rl.run import events
 from replay_rl.run import stopping
 from tests import tiny
 from tests import train_test
 
-
-@contextlib.contextmanager
-def largest_file(num_bytes):
-  """Lets no file grow beyond a size, as on a full disk."""
-  before = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+# No file of the process grows beyond a size, as on a full disk.
+_WITH_LITTLE_SPACE = """
+import resource, sys
+from replay_rl import command_line, train
+from tests import tiny
+limit, workdir, cache = sys.argv[1:]
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), most))
+with command_line.one_line():
+  train.train(tiny.config(cache, num_iterations=4), workdir)
+"""
 
 
 class DivergedTest(train_test.TrainTestCase):
@@ -145,6 +146,27 @@ class SignalsTest(train_test.TrainTestCase):
 
 
 class DiskTest(train_test.TrainTestCase):
+  def _run_with_little_space(self, limit, workdir):
+    # In a process of its own, because it must end while threads of TensorStore
+    # may still write.
+    return subprocess.run(
+      [
+        sys.executable,
+        '-c',
+        _WITH_LITTLE_SPACE,
+        str(limit),
+        str(workdir),
+        tiny.CACHE,
+      ],
+      cwd=train_test.ROOT,
+      # As in `conftest.py`; else the run would write to config.json first.
+      env=os.environ
+      | {'JAX_NUM_CPU_DEVICES': '8', 'JAX_NUMPY_RANK_PROMOTION': 'raise'},
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+
   def test_a_full_disk_is_one_line_and_the_run_continues_with_space(self):
     config = tiny.config(num_iterations=4)
     whole, parted = self.workdir('whole'), self.workdir('parted')
@@ -153,16 +175,14 @@ class DiskTest(train_test.TrainTestCase):
     size = (parted / 'metrics.jsonl').stat().st_size
     # The log fills the disk, and then a checkpoint does.
     for limit, name in ((size + 100, 'metrics.jsonl'), (4000, 'checkpoints/')):
-      with (
-        largest_file(limit),
-        self.assertRaisesRegex(
-          durable.WriteError,
-          f"^path = '{parted}/{name}.*: must be writable .*; it needs up to "
-          r'\d+ bytes, \d+ bytes and \d+ files are free; free some, then the '
-          'same command continues$',
-        ),
-      ):
-        train.train(config, parted)
+      ended = self._run_with_little_space(limit, parted)
+      self.assertEqual(ended.returncode, 1)
+      self.assertRegex(
+        ended.stderr.splitlines()[-1],
+        f"^error: path = '{parted}/{name}.*: must be writable .*; it needs up "
+        r'to \d+ bytes, \d+ bytes and \d+ files are free; free some, then the '
+        'same command continues$',
+      )
       kept = sorted(x.name for x in (parted / 'checkpoints').glob('?'))
       self.assertEqual(kept, ['1'])
     chex.assert_trees_all_equal(train.train(config, parted), expected)

@@ -77,15 +77,7 @@ def make(
       verifier would refuse an answer, or there are fewer problems than prompts
       to evaluate on.
   """
-  chat = None
-  if use_chat_template:
-    _check_variables(chat_variables)
-    chat = prompt_stream.Chat(system_message, chat_variables or {})
-  elif system_message is not None or chat_variables is not None:
-    raise ValueError(
-      f'system_message = {system_message!r}, chat_variables = '
-      f'{chat_variables}: must be None without use_chat_template'
-    )
+  chat = _chat(use_chat_template, system_message, chat_variables)
   words = tokenizer_lib.load(tokenizer)
   as_prompts = functools.partial(
     prompt_stream.make,
@@ -96,15 +88,8 @@ def make(
     chat=chat,
     drop_setting='drop_long_prompts',
   )
-  if (evaluation_problems is None) != (evaluation_split is None):
-    raise ValueError(
-      f'evaluation_problems = {evaluation_problems!r} and evaluation_split = '
-      f'{evaluation_split!r}: must both be given, or both be None'
-    )
+  evaluated = _evaluated(evaluation_problems, evaluation_split)
   learned = datasets.read(problems, split=split)
-  evaluated = []
-  if evaluation_problems is not None and evaluation_split is not None:
-    evaluated = datasets.read(evaluation_problems, split=evaluation_split)
   # The problems to evaluate on come after the problems to learn from.
   both = [*learned, *evaluated]
   table = as_prompts(learned)
@@ -153,12 +138,10 @@ def make(
     reference_fn=lambda row: both[row].answer,
     decode_fn=functools.partial(words.decode, skip_special=False),
     statuses=tuple(_as_name(status) for status in verifier.STATUSES),
-    sources={
-      **{
-        name: problems_lib.content_hash(of_set)
-        for name, (of_set, _) in tables.items()
-      },
-      'tokenizer': words.content_hash,
+    sources={'tokenizer': words.content_hash}
+    | {
+      name: problems_lib.content_hash(of_set)
+      for name, (of_set, _) in tables.items()
     },
     notes=tuple(
       note
@@ -240,6 +223,35 @@ def _first_prompts(
     prompt_id=prompts.prompt_id + np.uint32(first_row),
     references=prompts.references + np.int32(first_row),
   )
+
+
+def _chat(
+  use_chat_template: bool,
+  system_message: str | None,
+  variables: Mapping[str, Any] | None,
+) -> prompt_stream.Chat | None:
+  if use_chat_template:
+    _check_variables(variables)
+    return prompt_stream.Chat(system_message, variables or {})
+  if system_message is not None or variables is not None:
+    raise ValueError(
+      f'system_message = {system_message!r}, chat_variables = {variables}: '
+      'must be None without use_chat_template'
+    )
+  return None
+
+
+def _evaluated(
+  folder: str | None, split: str | None
+) -> list[problems_lib.Problem]:
+  if (folder is None) != (split is None):
+    raise ValueError(
+      f'evaluation_problems = {folder!r} and evaluation_split = {split!r}: '
+      'must both be given, or both be None'
+    )
+  if folder is None or split is None:
+    return []
+  return datasets.read(folder, split=split)
 
 
 def _check_variables(variables: Mapping[str, Any] | None) -> None:
