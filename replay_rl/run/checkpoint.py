@@ -20,10 +20,10 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
-from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from replay_rl.disk import durable
 from replay_rl.disk import line_file
+from replay_rl.disk import tensorstore_memory
 from replay_rl.parallel import checksums
 from replay_rl.parallel import processes
 from replay_rl.run import state
@@ -33,13 +33,7 @@ DAMAGED = 'damaged_checkpoints'
 
 Marks = Mapping[str, line_file.Mark]  # Of the files of a run, by their names.
 
-# Orbax asks TensorStore how many bytes it wrote, only to log them, and
-# TensorStore 0.1.86 never frees its answer: 43 kB for each save.
-tensorstore_utils.get_tensorstore_raw_bytes = lambda *_, **__: 0
-# A run rereads no list of arrays, and Orbax would keep 100 MB of them.
-tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT['cache_pool#ocdbt'] = {  # pyright: ignore[reportPrivateUsage]
-  'total_bytes_limit': 2**22
-}
+tensorstore_memory.hold_flat()
 
 
 class DamagedCheckpointWarning(UserWarning):
