@@ -101,7 +101,7 @@ _SMALL = (
   '--config.replay.batch_size=128',
 )
 _LAST = (*_SMALL, f'--config.num_iterations={_NUM_LAST}')
-_TEXT = ('--config.num_iterations=12', '--config.checkpoint.every=1')
+_TEXT = ('--config.num_iterations=30', '--config.checkpoint.every=1')
 CASES = {
   'start-up': Case(20, _at_start, _SMALL),
   'warm start': Case(
