@@ -7,6 +7,7 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -19,6 +20,46 @@ from tests.run import tiny_run
 
 def exact(n, c, k):
   return float(1 - Fraction(math.comb(n - c, k), math.comb(n, k)))
+
+
+class IsFiniteTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.run = tiny_run.started(tiny_run.parts(), seed=0)
+
+  def _is_finite(self, **changes) -> bool:
+    return bool(
+      evaluation.is_finite(
+        self.run.learner._replace(**changes),
+        self.run.hyper,
+        parts=tiny_run.parts(),
+        num_rows=1,
+      )
+    )
+
+  def test_the_weights_of_a_new_run_are_good(self):
+    self.assertTrue(self._is_finite())
+
+  @parameterized.parameters(np.nan, np.inf)
+  def test_one_bad_number_of_the_optimizer_is_seen(self, bad):
+    leaves, structure = jax.tree.flatten(self.run.learner.opt_state)
+    last = max(i for i, leaf in enumerate(leaves) if leaf.dtype == jnp.float32)
+    leaves[last] = leaves[last].at[(0,) * leaves[last].ndim].set(bad)
+    self.assertFalse(
+      self._is_finite(opt_state=jax.tree.unflatten(structure, leaves))
+    )
+
+  def test_weights_whose_products_overflow_are_seen(self):
+    # Their norm, of about 1e18, is finite.
+    params = jax.tree.map(lambda leaf: 1e16 * leaf, self.run.learner.params)
+    self.assertTrue(np.isfinite(optax.tree.norm(params)))
+    self.assertFalse(self._is_finite(params=params))
+
+  def test_weights_whose_norm_overflows_are_seen(self):
+    params = jax.tree.map(
+      lambda leaf: jnp.full_like(leaf, 3e38), self.run.learner.params
+    )
+    self.assertFalse(self._is_finite(params=params))
 
 
 class EvaluateTest(absltest.TestCase):
