@@ -20,6 +20,7 @@ from absl.testing import parameterized
 
 from replay_rl import command_line
 from replay_rl import train
+from replay_rl.disk import durable
 from replay_rl.run import checkpoint
 from replay_rl.run import events
 from replay_rl.run import stopping
@@ -190,6 +191,14 @@ class DiskTest(train_test.TrainTestCase):
       (parted / 'metrics.jsonl').read_bytes(),
       (whole / 'metrics.jsonl').read_bytes(),
     )
+
+  def test_the_last_checkpoint_is_read_back_before_a_run_ends(self):
+    error = durable.WriteError('arrays = 0: must be more')
+    with (
+      mock.patch.object(checkpoint, '_check_arrays', side_effect=error),
+      self.assertRaisesRegex(durable.WriteError, 'arrays = 0: must be more'),
+    ):
+      train.train(tiny.config(num_iterations=1), self.workdir())
 
   def test_tensorboard_files_that_fail_do_not_stop_a_run(self):
     workdir = self.workdir()
