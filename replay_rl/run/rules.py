@@ -18,6 +18,7 @@ _SCALING = constants.interval('[0.001, 1000000000]')
 def validate(config: config_lib.Config) -> None:
   """Raises ValueError for the first value that is not allowed."""
   _check_fields(config)
+  _check_folders(config)
   _check_model(config.model)
   _check_task(config)
   _check_replay(config)
@@ -27,10 +28,6 @@ def validate(config: config_lib.Config) -> None:
     raise ValueError(
       f'warm_start.warmup_steps = {start.warmup_steps}: must be below '
       f'warm_start.num_steps = {start.num_steps}'
-    )
-  if not config.cache_dir:
-    raise ValueError(
-      "cache_dir = '': must name a folder; '.' is the folder of the program"
     )
   memory = config.mesh.buffer_memory
   if memory not in config_lib.BUFFER_MEMORIES:
@@ -43,6 +40,17 @@ def validate(config: config_lib.Config) -> None:
       f"mesh.buffer_memory = {memory!r}: must be 'device' for num_seeds = "
       f'{config.num_seeds}, because a program over seeds moves the buffer'
     )
+
+
+def _check_folders(config: config_lib.Config) -> None:
+  for name, folder in (
+    ('cache_dir', config.cache_dir),
+    ('model.checkpoint', config.model.checkpoint),
+  ):
+    if folder == '':
+      raise ValueError(
+        f"{name} = '': must name a folder; '.' is the folder of the program"
+      )
 
 
 def missing_shape(settings: config_lib.Model) -> list[str]:

@@ -165,6 +165,7 @@ class RulesTest(parameterized.TestCase):
       'warm_start.warmup_steps = 400: must be below warm_start.num_steps = 400',
     ),
     ({'cache_dir': ''}, "cache_dir = '': must name a folder"),
+    ({'model.checkpoint': ''}, "model.checkpoint = '': must name a folder"),
     (
       {'mesh.buffer_memory': 'disk'},
       "mesh.buffer_memory = 'disk': must be one of ('device', 'pinned_host')",
