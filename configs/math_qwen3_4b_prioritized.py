@@ -24,7 +24,7 @@ Needs the checkpoint with its tokenizer, and the prepared data:
 Command: python -m replay_rl.train \
     --config=configs/math_qwen3_4b_prioritized.py:prioritized \
     --workdir=runs/math_4b
-Before it: python -m replay_rl.plan \
+Before it: python -m replay_rl.plan memory \
     --config=configs/math_qwen3_4b_prioritized.py --device=h100
 Needs 8 H100s, or larger devices. Cost and result: not yet measured.
 """

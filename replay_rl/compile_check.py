@@ -5,9 +5,9 @@
 
 It prints, for each program, the bytes on each chip, the FLOPs and what the
 chips exchange, as XLA's compiler for that chip lays the program out, and beside
-them what `replay_rl.plan` expects. It needs no chip, no checkpoint and no data
-set; for TPUs it needs the extra [tpu]. The exit status is 1 if a program does
-not compile or does not fit, and 2 if a flag is wrong.
+them what `replay_rl.plan memory` expects. It needs no chip, no checkpoint and
+no data set; for TPUs it needs the extra [tpu]. The exit status is 1 if a
+program does not compile or does not fit, and 2 if a flag is wrong.
 """
 
 import contextlib

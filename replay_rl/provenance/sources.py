@@ -11,7 +11,10 @@ from typing import Any
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # Parts that only plan runs or read what they wrote.
-_NOT_OF_RESULTS = ('evaluate', 'fit', 'report', 'plan.py', 'compile_check.py')
+_NOT_OF_RESULTS = (
+  *('evaluate/', 'fit/', 'plan/', 'report/', 'compile_check.py'),
+  *('replay/noise.py', 'replay/planner.py'),
+)
 _INSTALLED = tuple(
   sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')
 )
@@ -27,7 +30,7 @@ def of_package() -> dict[str, str]:
   return {
     name.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
     for name, path in sorted(names.items())
-    if name.parts[0] not in _NOT_OF_RESULTS
+    if not name.as_posix().startswith(_NOT_OF_RESULTS)
   }
 
 

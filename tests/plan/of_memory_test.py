@@ -12,15 +12,15 @@ from absl.testing import parameterized
 
 from configs import models
 from replay_rl import command_line
-from replay_rl import plan
 from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import families
+from replay_rl.plan import of_memory
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
 from tests import tiny
 from tests.launchers import shell_test
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 _EIGHT = {'data': 1, 'fsdp': 8, 'tensor': 1}
 
 
@@ -39,13 +39,13 @@ def _main(*arguments) -> tuple[int, str, str]:
     contextlib.redirect_stderr(err),
   ):
     try:
-      plan.main(command_line.parse(argv, plan._FLAGS))
+      of_memory.main(command_line.parse(argv, of_memory.FLAGS))
     except SystemExit as ended:
       status = ended.code
     finally:
       for name in ('config', 'device', 'mesh', 'json'):
-        plan._FLAGS[name].unparse()
-      plan._FLAGS.unparse_flags()
+        of_memory.FLAGS[name].unparse()
+      of_memory.FLAGS.unparse_flags()
   return status, out.getvalue(), err.getvalue()
 
 
@@ -57,14 +57,15 @@ class ConfigsTest(parameterized.TestCase):
     ('math_qwen3_4b_prioritized', 'prioritized'),
   )
   def test_each_fits_eight_gpus(self, name, arm):
-    needs = plan.plan(_config(name, arm), device='h200', mesh=_EIGHT)
+    needs = of_memory.plan(_config(name, arm), device='h200', mesh=_EIGHT)
     self.assertTrue(needs.fits)
     # 16 bytes a weight: itself, two moments, a gradient.
     self.assertGreater(needs.memory.total, 16 * needs.num_params / 8)
 
   def test_a_slower_device_with_less_memory_needs_as_much(self):
+    config = tiny.config()
     gpu, tpu = (
-      plan.plan(tiny.config(), device=device, mesh=tiny.config().mesh.shape)
+      of_memory.plan(config, device=device, mesh=config.mesh.shape)
       for device in ('h200', 'v5e')
     )
     self.assertEqual(gpu.memory, tpu.memory)
@@ -75,7 +76,7 @@ class ConfigsTest(parameterized.TestCase):
     config = tiny.config(
       num_iterations=8 * 10**8, replay__updates_per_iteration=2.5
     )
-    needs = plan.plan(config, device='h200', mesh=config.mesh.shape)
+    needs = of_memory.plan(config, device='h200', mesh=config.mesh.shape)
     self.assertEqual(needs.replay.updates, 2.5)
 
   def test_a_model_has_the_numbers_of_its_family(self):
@@ -108,7 +109,7 @@ class MainTest(parameterized.TestCase):
     self.assertRegex(' '.join(out.split()), 'It does not fit: .* What helps: ')
 
   def test_for_machines_and_with_paths_of_the_user(self):
-    with mock.patch.object(plan, 'plan', wraps=plan.plan) as called:
+    with mock.patch.object(of_memory, 'plan', wraps=of_memory.plan) as called:
       status, out, _ = _main(
         f'--config={ROOT}/configs/gsm8k_qwen3_0_6b.py:reuse_4',
         '--config.text.problems=/elsewhere',
@@ -148,11 +149,11 @@ class MainTest(parameterized.TestCase):
   @parameterized.parameters('device', 'pinned_host')
   def test_a_buffer_on_the_host_is_shown_beside_the_device(self, memory):
     config = tiny.config(mesh__buffer_memory=memory)
-    actual = plan.plan(config, device='h200', mesh=config.mesh.shape)
+    actual = of_memory.plan(config, device='h200', mesh=config.mesh.shape)
     # Of the 32 slots: 8 tokens, 4 bytes each and 4 of their log-probabilities.
     on_host = 0 if memory == 'device' else 32 * 8 * 8
-    self.assertEqual(plan.as_json(actual)['on_host'], on_host)
-    whens = list(plan.table(actual).columns[0].cells)
+    self.assertEqual(of_memory.as_json(actual)['on_host'], on_host)
+    whens = list(of_memory.table(actual).columns[0].cells)
     self.assertEqual('host' in whens, bool(on_host))
 
   def test_the_documented_launches_have_meshes_that_divide_their_runs(self):
@@ -184,7 +185,7 @@ class MainTest(parameterized.TestCase):
       build.planned_shape(config)
 
   def test_every_term_has_advice(self):
-    actual = plan.plan(
+    actual = of_memory.plan(
       tiny.config(
         sampler__weight_lag=4,
         optimizer__gate='gradient_gate(threshold=0.1, window=2)',

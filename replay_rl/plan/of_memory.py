@@ -1,4 +1,6 @@
-"""Says what a run needs: `python -m replay_rl.plan --config=... --device=h200`.
+"""Says what a run needs of its devices.
+
+    python -m replay_rl.plan memory --config=... --device=h200
 
 It prints the memory on each device, by what the memory holds, lower bounds of
 the time of an iteration, and how much an iteration generates and learns from.
@@ -7,7 +9,6 @@ The exit status is 1 if the run does not fit, and 2 if a flag is wrong.
 """
 
 import dataclasses
-import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -17,12 +18,10 @@ import jax
 import rich.box
 import rich.console
 import rich.table
-from absl import app
 from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from replay_rl import command_line
 from replay_rl import overrides
 from replay_rl.fit import bounds
 from replay_rl.fit import chips
@@ -37,25 +36,25 @@ USABLE = 0.9
 _MAX_CYCLES = 1000  # Of a schedule, for the average of their updates.
 
 # Its own flags, so that other programs can be imported beside this one.
-_FLAGS = flags.FlagValues()
+FLAGS = flags.FlagValues()
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   None,
   'File of configs/, with --config.field=value to override.',
-  flag_values=_FLAGS,
+  flag_values=FLAGS,
 )
 _DEVICE = flags.DEFINE_string(
-  'device', None, f'One of {", ".join(chips.DEVICES)}.', flag_values=_FLAGS
+  'device', None, f'One of {", ".join(chips.DEVICES)}.', flag_values=FLAGS
 )
 _MESH = flags.DEFINE(
   overrides.DictParser(),
   'mesh',
   None,
   'As JSON, such as {"data": 1, "fsdp": 8, "tensor": 1}; else the config\'s.',
-  flag_values=_FLAGS,
+  flag_values=FLAGS,
 )
 _JSON = flags.DEFINE_bool(
-  'json', False, 'Print one JSON object instead.', flag_values=_FLAGS
+  'json', False, 'Print one JSON object instead.', flag_values=FLAGS
 )
 
 
@@ -243,7 +242,3 @@ def _count(number: float) -> str:
 
 def _gigabytes(num_bytes: float) -> str:
   return f'{num_bytes / 1e9:.2f}'
-
-
-if __name__ == '__main__':
-  app.run(main, flags_parser=functools.partial(command_line.parse, own=_FLAGS))
