@@ -17,8 +17,8 @@ Needs the checkpoint with its tokenizer, and the prepared data:
   python scripts/prepare_data.py --source=gsm8k --out=data
 Command: python -m replay_rl.train \
     --config=configs/gsm8k_qwen3_0_6b.py:reuse_2 --workdir=runs/gsm8k_reuse_2
-Before it: python -m replay_rl.plan memory --config=configs/gsm8k_qwen3_0_6b.py \
-    --device=h200
+Before it: python -m replay_rl.plan memory \
+    --config=configs/gsm8k_qwen3_0_6b.py --device=h200
 Needs one H100, or a larger device. Cost and result: not yet measured.
 """
 

@@ -22,8 +22,8 @@ Needs the checkpoint with its tokenizer, and the prepared data:
       --input=test=math500.jsonl --out=data
 Command: python -m replay_rl.train \
     --config=configs/math_llama3_2_3b.py:reuse_2 --workdir=runs/math_3b_reuse_2
-Before it: python -m replay_rl.plan memory --config=configs/math_llama3_2_3b.py \
-    --device=h100
+Before it: python -m replay_rl.plan memory \
+    --config=configs/math_llama3_2_3b.py --device=h100
 Needs 8 H100s, or larger devices. Cost and result: not yet measured.
 """
 

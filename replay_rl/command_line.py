@@ -22,13 +22,18 @@ _PLAIN = (
 _LONGEST_TEXT = 1000  # Characters of a message.
 
 
-def parse(argv: list[str], own: flags.FlagValues = flags.FLAGS) -> list[str]:
+def parse(
+  argv: list[str],
+  own: flags.FlagValues = flags.FLAGS,
+  description: str | None = None,
+) -> list[str]:
   """Parses flags; for a wrong flag, prints one line and exits with status 2.
 
   Args:
     argv: the arguments of the process.
     own: the flags of the program, if they are not the global flags; then other
       programs can import its module.
+    description: of the program, which `--help` prints before its own flags.
 
   Returns:
     The name of the program and the arguments that are not flags.
@@ -36,6 +41,9 @@ def parse(argv: list[str], own: flags.FlagValues = flags.FLAGS) -> list[str]:
   try:
     if own is not flags.FLAGS:
       flags.FLAGS(argv[:1])
+      if '--help' in argv:
+        print(f'{description}\nflags:\n{own.get_help()}')
+        sys.exit(0)
     rest = own(argv)
     if 'config' in own:
       # Without its file, any attribute raises what is wrong with the file.

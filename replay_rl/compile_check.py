@@ -273,4 +273,9 @@ def _times(times: hlo.Times, unit: float) -> str:
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=functools.partial(command_line.parse, own=_FLAGS))
+  app.run(
+    main,
+    flags_parser=functools.partial(
+      command_line.parse, own=_FLAGS, description=__doc__
+    ),
+  )

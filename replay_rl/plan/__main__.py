@@ -32,7 +32,9 @@ def main(argv: list[str]) -> None:
   app.run(
     program.main,
     argv=[f'{argv[0]} {name}', *argv[2:]],
-    flags_parser=functools.partial(command_line.parse, own=program.FLAGS),
+    flags_parser=functools.partial(
+      command_line.parse, own=program.FLAGS, description=program.__doc__
+    ),
   )
 
 

@@ -27,7 +27,10 @@ def _main(*arguments) -> tuple[int, str, str]:
   status = 0
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
     try:
-      of_replay.main(command_line.parse(['plan', *arguments], of_replay.FLAGS))
+      argv = command_line.parse(
+        ['plan', *arguments], of_replay.FLAGS, of_replay.__doc__
+      )
+      of_replay.main(argv)
     except SystemExit as ended:
       status = ended.code
     finally:
@@ -48,6 +51,12 @@ class ProgramTest(absltest.TestCase):
     )
     self.assertIn('4.265', done.stdout)
     self.assertIn('3.973', done.stdout)
+
+  def test_help_says_what_it_does_and_lists_its_flags(self):
+    status, out, _ = _main('--help')
+    self.assertEqual(status, 0)
+    self.assertStartsWith(out, 'Says how large a buffer and how much reuse')
+    self.assertIn('--rho: Correlation of the gradient noise of stored', out)
 
   def test_an_unknown_plan_is_refused(self):
     for argv in (['plan'], ['plan', 'nothing']):
