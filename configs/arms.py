@@ -5,7 +5,6 @@ override on the command line has. The on-policy run draws nothing, so its
 `replay.batch_size`, `replay.weights` and `replay.draw` are None.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,7 +58,7 @@ def chosen(
   """Returns the config with the changes of one arm, named after the arm.
 
   Args:
-    config: the on-policy run, which is changed in place.
+    config: the on-policy run.
     arm: one of `arms`.
     arms: the changes of each arm.
 
@@ -68,11 +67,5 @@ def chosen(
   """
   if arm not in arms:
     raise ValueError(f'arm = {arm!r}: must be one of {", ".join(arms)}')
-  config.name = arm.replace('_', ' ')
-  for path, value in arms[arm].items():
-    *sections, field = path.split('.')
-    owner = functools.reduce(getattr, sections, config)
-    if not hasattr(owner, field):
-      raise ValueError(f'{path} = {value!r}: must be a field of the config')
-    setattr(owner, field, value)
-  return config
+  name = {'name': arm.replace('_', ' ')}
+  return config_lib.changed(config, {**arms[arm], **name})

@@ -36,6 +36,7 @@ def on_policy(
     num_seeds=1,
     vmap_seeds=False,
     num_iterations=2000,
+    stop=None,
     mu=mu,
     cache_dir='~/.cache/replay_rl',
     task='problems()',
@@ -110,7 +111,9 @@ def on_policy(
       logits_chunk=128,
       remat=True,
     ),
-    evaluation=config_lib.Evaluation(every=50, num_prompts=32, num_samples=4),
+    evaluation=config_lib.Evaluation(
+      every=50, every_cost=None, num_prompts=32, num_samples=4
+    ),
     logging=config_lib.Logging(
       histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
     ),

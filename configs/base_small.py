@@ -24,6 +24,7 @@ def on_policy(
     num_seeds=4,
     vmap_seeds=False,  # On a CPU, seeds in turn are faster.
     num_iterations=num_iterations,
+    stop=None,
     mu=5.28,  # Of Qwen2.5-7B in arXiv 2604.08706; on a CPU it is below 1.
     cache_dir='~/.cache/replay_rl',
     task=task,
@@ -91,7 +92,9 @@ def on_policy(
       logits_chunk=None,
       remat=False,
     ),
-    evaluation=config_lib.Evaluation(every=20, num_prompts=64, num_samples=8),
+    evaluation=config_lib.Evaluation(
+      every=20, every_cost=None, num_prompts=64, num_samples=8
+    ),
     logging=config_lib.Logging(
       histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
     ),

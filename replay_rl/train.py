@@ -34,6 +34,7 @@ from replay_rl.lm.hf import files as hf_files
 from replay_rl.parallel import processes
 from replay_rl.provenance import environment
 from replay_rl.provenance import sources
+from replay_rl.run import budget
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
@@ -102,7 +103,7 @@ def train(
   allow_memory: bool = False,
   **functions: Callable,
 ) -> state.RunState:
-  """Trains a run to its last iteration, from its newest checkpoint if any.
+  """Trains a run to its end, from its newest checkpoint if there is one.
 
   With many processes, all of them call it with the same arguments.
 
@@ -283,11 +284,16 @@ def _loop(
             samples=config.logging.samples_every > 0,
           )
         )
+    done = logs.read(workdir) if first else []
+    progress = budget.after({}, done, experiment.stop)
     for iteration in range(first, end):
+      if budget.is_over(progress):
+        logs.say(f'{workdir}: stop ended it after {iteration} iterations')
+        break
       started = time.perf_counter()
       run, measured = programs.cycle(run, experiment.schedule(iteration))
       lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
-      if _is_due(config.evaluation.every, iteration):
+      if budget.is_evaluation_due(progress, lines, config.evaluation):
         greedy, sampled = jax.device_get(programs.evaluate(run))
         lines = [
           line | evaluation.summarize(*of_seed)
@@ -299,10 +305,12 @@ def _loop(
         shown = programs.samples(run)
         if log is not None:
           log.write_samples(samples.lines(shown, task))
+      progress = budget.after(progress, lines, experiment.stop)
       stopping.check_finite(lines, checkpoints)
       stopping.check_not_empty(run, config, experiment)
       number = stopping.first_signal(received)
-      stops = iteration + 1 == end or number is not None
+      is_last = iteration + 1 == end or budget.is_over(progress)
+      stops = is_last or number is not None
       if stops or _is_due(config.checkpoint.every, iteration):
         stopping.check_weights(programs.is_finite(run), lines, checkpoints)
         checkpoints.save(run, {} if log is None else log.marks())

@@ -20,6 +20,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
     num_seeds=1,
     vmap_seeds=False,
     num_iterations=4,
+    stop=None,
     mu=2.0,
     cache_dir=str(cache_dir),
     task='addition(num_digits=1, forget_probability=0.5)',
@@ -88,7 +89,9 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       logits_chunk=None,
       remat=False,
     ),
-    evaluation=config_lib.Evaluation(every=0, num_prompts=4, num_samples=2),
+    evaluation=config_lib.Evaluation(
+      every=0, every_cost=None, num_prompts=4, num_samples=2
+    ),
     logging=config_lib.Logging(
       histogram_bins=4, tensorboard=False, samples_every=0, num_samples=4
     ),

@@ -168,7 +168,7 @@ def programs(
     yield compile_one('cycle', jitted['cycle'], run, events)
   else:
     yield from _events(compile_one, jitted, run, parts, events, **where)
-  if config.evaluation.every:
+  if config.evaluation.is_on:
     learned = events_lib.policy(run._replace(sampler=None))
     prompts = _prompts(parts, config.num_seeds, config.evaluation.num_prompts)
     yield compile_one('evaluate', jitted['evaluate'], learned, prompts)

@@ -291,7 +291,7 @@ def _sampled_rows(
   """Returns the responses that a device generates at once, by program."""
   name = 'sampler.num_prompts x sampler.group_size'
   rows = {'sampler': _divide(parts.num_fresh, name, 'rows', mesh)}
-  if config.evaluation.every:
+  if config.evaluation.is_on:
     evaluation = config.evaluation
     num_prompts = _divide(
       evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh

@@ -21,6 +21,7 @@ from replay_rl.lm import scoring
 from replay_rl.lm.hf import checkpoint as hf_checkpoint
 from replay_rl.lm.hf import config as hf_config
 from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import functions as functions_lib
 from replay_rl.run import placement
@@ -36,17 +37,26 @@ class Experiment(NamedTuple):
 
   parts: the functions and sizes of the run.
   schedule: number of a cycle -> its events.
+  stop: says when a seed has had enough; None if nothing does.
   chosen: field of the config -> the choice that it names.
   """
 
   parts: state.Parts
   schedule: schedule.Schedule
+  stop: budget.StopFn | None
   chosen: Mapping[str, choices.Choice]
 
   @property
   def records(self) -> dict[str, Any]:
-    """The records of the choices for `config.json`, by field of the config."""
-    return {field: choice.record for field, choice in self.chosen.items()}
+    """The records of the choices for `config.json`, by field of the config.
+
+    Without that of `stop`, which may change when a run resumes.
+    """
+    return {
+      field: choice.record
+      for field, choice in self.chosen.items()
+      if field != 'stop'
+    }
 
   @property
   def users(self) -> list[Callable]:
@@ -116,9 +126,11 @@ def experiment(
     histogram_bins=config.logging.histogram_bins,
   )
   parts = parts._replace(num_rows=functions_lib.check(chosen, parts))
-  return Experiment(
-    parts, chosen['schedule'].bind(chosen['schedule'].scalars), chosen
+  schedule_fn, stop = (
+    chosen[name].bind(chosen[name].scalars) if name in chosen else None
+    for name in ('schedule', 'stop')
   )
+  return Experiment(parts, schedule_fn, stop, chosen)
 
 
 def task(
@@ -146,7 +158,7 @@ def task(
   evaluation = config.evaluation
   return text_task.make(
     reward_fn=reward.bind(reward.scalars),
-    num_evaluation_prompts=evaluation.num_prompts if evaluation.every else None,
+    num_evaluation_prompts=evaluation.num_prompts if evaluation.is_on else None,
     **settings,
   )
 

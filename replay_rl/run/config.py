@@ -9,7 +9,10 @@ The annotation of a field is its type and, for a number, its range.
 `rules.validate` checks both, and the rules between fields.
 """
 
+import copy
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Annotated
 from typing import Any
 
@@ -168,8 +171,15 @@ class Evaluation:
   """Evaluation on prompts of a separate random stream or dataset."""
 
   every: Natural  # Iterations; 0 never evaluates.
+  # Cost units of a seed, see ledger.prices; None counts iterations.
+  every_cost: OptionalPositive
   num_prompts: Count  # Prompts per evaluation.
   num_samples: Count  # Samples per prompt at temperature 1, for pass@k.
+
+  @property
+  def is_on(self) -> bool:
+    """Whether the run is evaluated."""
+    return self.every > 0 or self.every_cost is not None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -208,7 +218,10 @@ class Config:
   seed: Seed  # First seed; the run trains seed, seed + 1, ...
   num_seeds: Count  # S.
   vmap_seeds: bool  # All seeds at once or in turn, see programs.over_seeds.
-  num_iterations: Count  # Cycles of the schedule.
+  num_iterations: Count  # Cycles of the schedule, at most.
+  # What ends a seed before: functions of run.budget, joined by +, of which the
+  # first one counts. The run ends once all its seeds have. None: nothing.
+  stop: OptionalStr
   mu: NonNegative  # Cost of generating a rollout over that of training on it.
   cache_dir: str  # Folder of warm starts and compiled programs.
   task: str  # One of functions.TASKS, or problems().
@@ -227,6 +240,34 @@ class Config:
 
 
 overrides.register(Config)
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+  """Returns a copy of a config with other values.
+
+  Args:
+    config: stays as it is.
+    changes: values by the path of their field, such as `replay.capacity`.
+
+  Raises:
+    ValueError: a path is no field of the config.
+  """
+  copied = copy.deepcopy(config)
+  for path, value in changes.items():
+    *sections, field = path.split('.')
+    try:
+      owner = functools.reduce(getattr, sections, copied)
+    except AttributeError:
+      owner = None
+    if field not in {x.name for x in _fields(owner)}:
+      raise ValueError(f'{path} = {value!r}: must be a field of the config')
+    setattr(owner, field, value)
+  return copied
+
+
+def _fields(settings: Any) -> tuple[dataclasses.Field, ...]:
+  is_section = dataclasses.is_dataclass(settings)
+  return dataclasses.fields(settings) if is_section else ()
 
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:

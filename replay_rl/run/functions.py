@@ -24,6 +24,7 @@ from replay_rl.rl import importance
 from replay_rl.rl import losses
 from replay_rl.rl import optimizers
 from replay_rl.rl import statistics
+from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
 from replay_rl.run import schedule
@@ -88,6 +89,15 @@ KINDS = {
   'gate': ('optimizer.gate', _kind(gates)),
   'optimizer': ('optimizer.transform', _kind(optimizers, 'learning_rate')),
   'schedule': ('schedule', _kind(schedule, 'iteration')),
+  'stop': (
+    'stop',
+    _kind(
+      budget,
+      *('latest', 'evaluations'),
+      operator='+',
+      join=budget.first_of,
+    ),
+  ),
   'task': ('task', choices.Kind(TASKS, ())),
   'reward': (
     'text.reward',
@@ -100,7 +110,7 @@ KINDS = {
   ),
 }
 # The programs of a cycle do not use the constants of these fields.
-_OF_TASK = ('task', 'text.reward')
+_OUTSIDE = ('task', 'text.reward', 'stop')
 
 
 def choose(
@@ -146,6 +156,12 @@ def choose(
       raise ValueError(
         f'{field} = {value!r}: must {must[0]}, because {chooser} {must[1]} it '
         f'({chooser} = {chosen[chooser].text!r})'
+      )
+  if 'stop' in chosen and not config.evaluation.is_on:
+    if 'num_evaluations=' in chosen['stop'].text:
+      raise ValueError(
+        f'stop = {config.stop!r}: must have no level where nothing is '
+        'evaluated (evaluation.every = 0, evaluation.every_cost = None)'
       )
   if 'optimizer.transform' in chosen:
     _check_decay(
@@ -201,7 +217,7 @@ def numbers(
   } | {
     field: choice.scalars
     for field, choice in chosen.items()
-    if choice.scalars and field not in _OF_TASK
+    if choice.scalars and field not in _OUTSIDE
   }
 
 

@@ -16,6 +16,7 @@ import rich
 import rich.markup
 import rich.progress
 
+from replay_rl import json_files
 from replay_rl.disk import event_file
 from replay_rl.disk import line_file
 from replay_rl.lm import architecture
@@ -136,6 +137,12 @@ class Log:
       durable.WriteError: the disk does not take it.
     """
     return {name: file.mark() for name, file in self.files.items()}
+
+
+def read(folder: pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the lines of metrics of a run whose log is open."""
+  text = (folder / METRICS).read_bytes()
+  return [json_files.parse(line) for line in text.splitlines()]
 
 
 def check(folder: pathlib.Path, marks: Mapping[str, line_file.Mark]) -> None:

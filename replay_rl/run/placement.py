@@ -149,7 +149,7 @@ def check_meshes(
     num_rows = config.warm_start.batch_size
     learned.append(('warm_start.batch_size', 'rows', num_rows))
   sampled = []
-  if config.evaluation.every:
+  if config.evaluation.is_on:
     num_prompts = config.evaluation.num_prompts
     sampled.append(('evaluation.num_prompts', 'rows', num_prompts))
   mesh_lib.check(mesh, 'mesh.shape', [*on_both, *learned])

@@ -23,6 +23,7 @@ def validate(config: config_lib.Config) -> None:
   _check_task(config)
   _check_replay(config)
   _check_totals(config)
+  _check_evaluation(config)
   start = config.warm_start
   if start.num_steps and start.warmup_steps >= start.num_steps:
     raise ValueError(
@@ -122,11 +123,12 @@ def _check_task(config: config_lib.Config) -> None:
       f'warm_start.num_steps = {steps}: must be 0 where model.checkpoint = '
       f'{config.model.checkpoint!r}'
     )
-  every = config.evaluation.every
-  if every and text is not None and text.evaluation_problems is None:
+  evaluation = config.evaluation
+  if evaluation.is_on and text is not None and text.evaluation_problems is None:
+    name = 'every' if evaluation.every else 'every_cost'
     raise ValueError(
-      f'evaluation.every = {every}: must be 0 where '
-      'text.evaluation_problems = None'
+      f'evaluation.{name} = {getattr(evaluation, name)}: must be '
+      f'{0 if evaluation.every else None} where text.evaluation_problems = None'
     )
 
 
@@ -156,6 +158,15 @@ def _check_replay(config: config_lib.Config) -> None:
     )
 
 
+def _check_evaluation(config: config_lib.Config) -> None:
+  evaluation = config.evaluation
+  if evaluation.every and evaluation.every_cost is not None:
+    raise ValueError(
+      f'evaluation.every = {evaluation.every}: must be 0 where '
+      f'evaluation.every_cost = {evaluation.every_cost}'
+    )
+
+
 def _check_totals(config: config_lib.Config) -> None:
   """Checks what the run counts in 32 bits, and that it updates at all."""
   if config.seed + config.num_seeds - 1 > constants.MAX_UINT32:
@@ -166,7 +177,7 @@ def _check_totals(config: config_lib.Config) -> None:
     )
   evaluation = config.evaluation
   num_samples = evaluation.num_prompts * evaluation.num_samples
-  if evaluation.every and num_samples > constants.MAX_INT32:
+  if evaluation.is_on and num_samples > constants.MAX_INT32:
     raise ValueError(
       f'evaluation.num_prompts = {evaluation.num_prompts}: must be at most '
       f'{constants.MAX_INT32 // evaluation.num_samples}, so that with '

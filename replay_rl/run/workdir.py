@@ -19,7 +19,7 @@ from replay_rl.provenance import sources
 CONFIG = 'config.json'
 # Sections of the config that may change when a run resumes, because they change
 # its results only by rounding, or not at all.
-_MAY_CHANGE = ('mesh.', 'cache_dir', 'text.num_workers')
+_MAY_CHANGE = ('mesh.', 'cache_dir', 'stop', 'text.num_workers')
 # Limits that may rise: what a run did below them stays as it is.
 _MAY_RISE = (
   'num_iterations',
