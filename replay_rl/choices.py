@@ -65,6 +65,8 @@ class Choice(NamedTuple):
   bind: (scalars) -> the function with these and its other constants bound;
     keywords replace offered values.
   takes: names of the offered values that the functions take.
+  program: the calls without the values of `scalars`; choices with the same
+    program differ in nothing that is compiled.
   record: for config.json: the text, and by `module:name` a hash of the source
     of each function that is not in `Kind.functions`.
   users: those functions, without what is bound to them.
@@ -74,6 +76,7 @@ class Choice(NamedTuple):
   scalars: dict[str, float | int]
   bind: Callable[..., Callable]
   takes: frozenset[str]
+  program: tuple
   record: dict[str, Any]
   users: tuple[types.FunctionType, ...]
 
@@ -160,6 +163,10 @@ def choose(
     },
     bind=functools.partial(_bind, calls, kind, offered),
     takes=frozenset(name for call in calls for name in call.takes),
+    program=tuple(
+      (reference, hashes.get(reference), *_constants(call))
+      for (reference, _, _), call in zip(parsed, calls, strict=True)
+    ),
     record={'text': text, 'functions': hashes},
     users=tuple(users),
   )
@@ -292,6 +299,15 @@ def _call(
     function=functools.partial(function, **static),
     scalars={(name, prefix + name): scalars[name] for name in scalars},
     takes=[name for name in known if name in offered],
+  )
+
+
+def _constants(call: _Call) -> tuple[list, list]:
+  """Returns the constants in a program, and names and types of its inputs."""
+  assert isinstance(call.function, functools.partial)
+  return (
+    sorted(call.function.keywords.items()),
+    sorted((key, type(x).__name__) for (_, key), x in call.scalars.items()),
   )
 
 

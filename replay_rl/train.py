@@ -93,6 +93,17 @@ _HEARTBEAT = flags.DEFINE_integer(
   'Seconds without a sign of a process, after which all others end.',
 )
 
+# (config, experiment, task, settings) -> programs
+MakePrograms = Callable[
+  [
+    config_lib.Config,
+    build.Experiment,
+    task_lib.Task | task_lib.TextTask,
+    programs_lib.Settings,
+  ],
+  programs_lib.Programs,
+]
+
 
 def train(
   config: config_lib.Config,
@@ -101,6 +112,7 @@ def train(
   stop_after: int | None = None,
   allow_code_change: bool = False,
   allow_memory: bool = False,
+  make_programs: MakePrograms | None = None,
   **functions: Callable,
 ) -> state.RunState:
   """Trains a run to its end, from its newest checkpoint if there is one.
@@ -116,6 +128,8 @@ def train(
       packages have changed; the folder records it.
     allow_memory: whether to warn, and go on, where the run needs more memory
       than there is.
+    make_programs: compiles the programs; None for new ones. A sweep gives the
+      programs of another run that can share them.
     **functions: replacements for what the config names, such as
       `weights=my_rule`; the keys are those of `functions.KINDS`. The folder
       records a hash of their sources.
@@ -146,19 +160,14 @@ def train(
     processes.check_mesh(mesh)
     cache = pathlib.Path(config.cache_dir).expanduser()
     jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
-    made_of = workdir_lib.record(
-      dataclasses.asdict(config),
-      functions=experiment.records,
-      modules=sources.of_users(experiment.users),
-      data=task_lib.sources(task),
-      is_in_text=config.text is not None,
-    )
+    made_of = record(config, experiment, task)
     _enter(workdir, made_of, config, allow_code_change, stack)
     stack.enter_context(jax.set_mesh(mesh))
     for note in task_lib.notes(task):
       logs.say(note)
-    programs = programs_lib.build(
-      experiment.parts,
+    programs = (make_programs or _programs)(
+      config,
+      experiment,
       task,
       programs_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
@@ -198,6 +207,31 @@ def train(
       workdir,
       stop_after,
     )
+
+
+def record(
+  config: config_lib.Config,
+  experiment: build.Experiment,
+  task: task_lib.Task | task_lib.TextTask,
+) -> dict[str, Any]:
+  """Returns what a run is made of, for `workdir.claim`."""
+  return workdir_lib.record(
+    dataclasses.asdict(config),
+    functions=experiment.records,
+    modules=sources.of_users(experiment.users),
+    data=task_lib.sources(task),
+    is_in_text=config.text is not None,
+  )
+
+
+def _programs(
+  config: config_lib.Config,
+  experiment: build.Experiment,
+  task: task_lib.Task | task_lib.TextTask,
+  settings: programs_lib.Settings,
+) -> programs_lib.Programs:
+  del config  # All that the programs need of it is in the others.
+  return programs_lib.build(experiment.parts, task, settings)
 
 
 def _resolved(workdir: str | pathlib.Path) -> pathlib.Path:

@@ -23,6 +23,7 @@ LAYERS = (
   ('run',),
   ('fit', 'evaluate', 'report'),
   ('train', 'plan', 'compile_check'),
+  ('sweep',),
 )
 _LAYER = {part: i for i, parts in enumerate(LAYERS) for part in parts}
 

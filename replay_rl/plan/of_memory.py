@@ -104,9 +104,9 @@ def plan(
   abstract_mesh = memory_lib.abstract_mesh(mesh)
   experiment = build.experiment(config, build.planned_shape(config))
   parts = experiment.parts
-  num_cycles = min(config.num_iterations, _MAX_CYCLES)
-  cycles = map(experiment.schedule, range(num_cycles))
-  updates_per_iteration = sum(map(schedule.num_updates, cycles)) / num_cycles
+  updates_per_iteration = schedule.mean_updates(
+    experiment.schedule, min(config.num_iterations, _MAX_CYCLES)
+  )
   memory = memory_lib.memory(config, parts, abstract_mesh)
   seeds_at_once = config.num_seeds if config.vmap_seeds else 1
   return Plan(

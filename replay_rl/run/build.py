@@ -126,11 +126,13 @@ def experiment(
     histogram_bins=config.logging.histogram_bins,
   )
   parts = parts._replace(num_rows=functions_lib.check(chosen, parts))
-  schedule_fn, stop = (
-    chosen[name].bind(chosen[name].scalars) if name in chosen else None
-    for name in ('schedule', 'stop')
+  stop = chosen.get('stop')
+  return Experiment(
+    parts,
+    schedule=chosen['schedule'].bind(chosen['schedule'].scalars),
+    stop=stop and stop.bind(stop.scalars),
+    chosen=chosen,
   )
-  return Experiment(parts, schedule_fn, stop, chosen)
 
 
 def task(

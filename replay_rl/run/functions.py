@@ -110,7 +110,7 @@ KINDS = {
   ),
 }
 # The programs of a cycle do not use the constants of these fields.
-_OUTSIDE = ('task', 'text.reward', 'stop')
+OUTSIDE = ('task', 'text.reward', 'stop')
 
 
 def choose(
@@ -217,7 +217,7 @@ def numbers(
   } | {
     field: choice.scalars
     for field, choice in chosen.items()
-    if choice.scalars and field not in _OUTSIDE
+    if choice.scalars and field not in OUTSIDE
   }
 
 

@@ -42,6 +42,11 @@ def num_updates(events: tuple[Event, ...]) -> int:
   return sum(event.num_updates for event in events if isinstance(event, Learn))
 
 
+def mean_updates(schedule: Schedule, num_cycles: int) -> float:
+  """Returns the updates of a cycle, on average over the first cycles."""
+  return sum(num_updates(schedule(i)) for i in range(num_cycles)) / num_cycles
+
+
 def synchronous(
   iteration: int, *, updates_per_iteration: float
 ) -> tuple[Event, ...]:

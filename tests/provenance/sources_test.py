@@ -30,7 +30,7 @@ class OfPackageTest(absltest.TestCase):
     self.assertEqual(of_replay, {'replay/noise.py', 'replay/planner.py'})
     self.assertEqual(
       {name.partition('/')[0] for name in left_out - of_replay},
-      {'evaluate', 'fit', 'report', 'plan', 'compile_check.py'},
+      {'evaluate', 'fit', 'report', 'plan', 'sweep', 'compile_check.py'},
     )
 
 

@@ -1,0 +1,206 @@
+"""Tests of sweeps on one machine: real runs of a second each."""
+
+import contextlib
+import io
+import pathlib
+import sys
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl import command_line
+from replay_rl import train
+from replay_rl.run import programs
+from replay_rl.sweep import __main__ as main
+from replay_rl.sweep import cells as cells_lib
+from replay_rl.sweep import local
+from tests import tiny
+from tests import train_test
+
+_RATES = (1e-3, 2e-3)
+
+
+def _cells(**changes):
+  base = tiny.config(
+    num_iterations=4,
+    evaluation__every_cost=100.0,
+    stop='max_cost(cost_units=150)',
+    checkpoint__every=2,
+    **changes,
+  )
+  axes = {
+    'replay.batch_size': [8, 4],
+    'optimizer.learning_rate': list(_RATES),
+  }
+  return cells_lib.make(base, cells_lib.product(axes))
+
+
+def _run(cells, out, **changes):
+  said = []
+  settings = {'say': said.append, 'allow_code_change': False}
+  return local.run(cells, out, **(settings | changes)), said
+
+
+class RunTest(train_test.TrainTestCase):
+  def test_cells_of_one_shape_share_programs_and_change_nothing(self):
+    out = self.workdir('sweep')
+    with mock.patch.object(programs, 'build', wraps=programs.build) as built:
+      ended, said = _run(_cells(), out)
+    self.assertEqual(built.call_count, 2)
+    self.assertEqual([one.error for one in ended], [None] * 4)
+    self.assertRegex(
+      said[0], r'^\[1/4\] batch_size=8,learning_rate=0.001: \d+ s'
+    )
+    self.assertRegex(said[0], r'; about \d+ min left$')
+    self.assertNotIn('left', said[3])
+    for cell in _cells():
+      alone = self.workdir('alone')
+      train.train(cell.config, alone)
+      self.assertEqual(
+        (out / cell.name / 'metrics.jsonl').read_bytes(),
+        (alone / 'metrics.jsonl').read_bytes(),
+      )
+
+  def test_finished_cells_are_skipped_and_a_stopped_one_continues(self):
+    out, cells = self.workdir('sweep'), _cells()
+    whole = self.workdir('whole')
+    _run(cells[:2], whole)
+    _run(cells[:1], out)
+    trained = train.train
+    with mock.patch.object(
+      train,
+      'train',
+      lambda *args, **kwargs: trained(*args, stop_after=1, **kwargs),
+    ):
+      local.run(cells[1:2], out, say=lambda _: None, allow_code_change=False)
+    # As a kill would leave it: begun, and not marked.
+    (out / cells[1].name / local.FINISHED).unlink()
+    self.assertLen(train_test.read_lines(out / cells[1].name), 1)
+    with mock.patch.object(train, 'train', wraps=train.train) as called:
+      ended, said = _run(cells[:2], out)
+    self.assertEqual(called.call_count, 1)
+    self.assertEqual([one.is_skipped for one in ended], [True, False])
+    self.assertIn('had finished before', said[0])
+    for cell in cells[:2]:
+      self.assertEqual(
+        (out / cell.name / 'metrics.jsonl').read_bytes(),
+        (whole / cell.name / 'metrics.jsonl').read_bytes(),
+      )
+
+  def test_a_cell_that_fails_does_not_stop_the_others(self):
+    out, cells = self.workdir('sweep'), _cells()[:2]
+    (out / cells[0].name).mkdir(parents=True)
+    (out / cells[0].name / 'config.json').write_text('{')
+    ended, said = _run(cells, out)
+    self.assertRegex(ended[0].error, 'config.json')
+    self.assertIsNone(ended[1].error)
+    self.assertIn(': failed: ', said[0])
+    self.assertFalse((out / cells[0].name / local.FINISHED).exists())
+
+  def test_a_finished_cell_of_other_settings_is_no_result(self):
+    out, cells = self.workdir('sweep'), _cells()[:1]
+    _run(cells, out)
+    cells[0].config.optimizer.max_grad_norm = 0.5
+    ended, _ = _run(cells, out)
+    self.assertRegex(ended[0].error, 'optimizer.max_grad_norm = 0.5 .there: 1')
+
+  def test_a_bad_setting_is_found_before_anything_runs(self):
+    out, cells = self.workdir('sweep'), _cells()
+    cells[3].config.replay.capacity = 1
+    with self.assertRaisesRegex(
+      ValueError, "cell 'batch_size=4,learning_rate=0.002': replay.capacity = 1"
+    ):
+      _run(cells, out)
+    self.assertFalse(out.exists())
+
+
+class PlanTest(parameterized.TestCase):
+  def test_programs_and_costs(self):
+    planned = local.plan(_cells(), pathlib.Path('/nowhere'))
+    self.assertEqual([one.program for one in planned], [0, 0, 1, 1])
+    # Two updates of 8 or 4 rows and 2 x 16 for the rollouts: 48 or 40 units an
+    # iteration. The limit of 150 ends a run after 192 or 160.
+    self.assertEqual(
+      [one.cost_units for one in planned], [192.0, 192.0, 160.0, 160.0]
+    )
+
+  def test_a_limit_bounds_the_cost(self):
+    cells = _cells()
+    for cell in cells:
+      cell.config.num_iterations = 1000
+    planned = local.plan(cells, pathlib.Path('/nowhere'))
+    self.assertEqual(planned[0].cost_units, 150 + 48)
+
+
+class MainTest(train_test.TrainTestCase):
+  def _main(self, *arguments):
+    """Returns the exit status and what was printed."""
+    argv = ['sweep', *arguments]
+    out, err = io.StringIO(), io.StringIO()
+    status = 0
+    with (
+      mock.patch.object(sys, 'argv', argv),
+      contextlib.redirect_stdout(out),
+      contextlib.redirect_stderr(err),
+    ):
+      try:
+        main.main(command_line.parse(argv, main.FLAGS, main.__doc__))
+      except SystemExit as ended:
+        status = ended.code
+      finally:
+        main.FLAGS.unparse_flags()
+        for name in main.FLAGS:
+          main.FLAGS[name].unparse()
+    return status, out.getvalue(), err.getvalue()
+
+  def _file(self):
+    text = (
+      'from tests.sweep import local_test\n'
+      'def get_cells():\n'
+      '  return local_test._cells()[:2]\n'
+    )
+    return f'--sweep={self.create_tempfile("sweep.py", text).full_path}'
+
+  def test_a_sweep_and_its_table(self):
+    out = self.workdir('sweep')
+    sweep = self._file()
+    status, said, _ = self._main(sweep, f'--out={out}', '--dry_run')
+    self.assertEqual(status, 0)
+    self.assertIn('2 cells, 1 sets of programs to compile', said)
+    self.assertFalse(out.exists())
+    status, _, err = self._main(sweep, f'--out={out}')
+    self.assertEqual((status, err), (0, ''))
+    table = (out / 'evaluations.csv').read_bytes()
+    header, *rows = table.decode().splitlines()
+    self.assertStartsWith(
+      header,
+      'cell,replay.batch_size,optimizer.learning_rate,seed,iteration,'
+      'learner_step,ledger/generated_tokens,ledger/cost_units,eval/greedy,',
+    )
+    self.assertLen(rows, 2)  # Of each cell, when it had spent 100.
+    self.assertStartsWith(
+      rows[0], '"batch_size=8,learning_rate=0.001",8,0.001,0,2,6,144,'
+    )
+    status, said, _ = self._main(sweep, f'--out={out}', '--dry_run')
+    self.assertIn('at most 0 cost units', said)
+    (out / 'evaluations.csv').unlink()
+    self._main(sweep, f'--out={out}')
+    self.assertEqual((out / 'evaluations.csv').read_bytes(), table)
+
+  def test_what_cannot_be_is_one_line(self):
+    for arguments, complaint in (
+      ((), '--sweep = None: must be given'),
+      (('--sweep=x',), '--out = None: must be given'),
+      (('--sweep=/nowhere.py', '--out=x'), "--sweep = '/nowhere.py': must be"),
+      (('more',), "arguments = ['more']: must be flags"),
+      (('--no_flag',), "Unknown command line flag 'no_flag'"),
+    ):
+      status, out, err = self._main(*arguments)
+      self.assertEqual((status, out), (2, ''))
+      self.assertStartsWith(err, f'error: {complaint}')
+      self.assertLen(err.splitlines(), 1)
+
+
+if __name__ == '__main__':
+  absltest.main()
