@@ -125,7 +125,14 @@ def experiment(
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
   )
-  parts = parts._replace(num_rows=functions_lib.check(chosen, parts))
+  cut = config.sampler
+  parts = parts._replace(
+    num_rows=functions_lib.check(
+      chosen,
+      parts,
+      is_truncated=cut.top_k is not None or cut.top_p not in (None, 1.0),
+    )
+  )
   stop = chosen.get('stop')
   return Experiment(
     parts,

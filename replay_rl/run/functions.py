@@ -27,6 +27,7 @@ from replay_rl.rl import statistics
 from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
+from replay_rl.run import pairs
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.tasks import addition
@@ -157,14 +158,9 @@ def choose(
         f'{field} = {value!r}: must {must[0]}, because {chooser} {must[1]} it '
         f'({chooser} = {chosen[chooser].text!r})'
       )
-  if 'stop' in chosen and not config.evaluation.is_on:
-    if 'num_evaluations=' in chosen['stop'].text:
-      raise ValueError(
-        f'stop = {config.stop!r}: must have no level where nothing is '
-        'evaluated (evaluation.every = 0, evaluation.every_cost = None)'
-      )
+  pairs.check(config, chosen)
   if 'optimizer.transform' in chosen:
-    _check_decay(
+    pairs.check_decay(
       'optimizer', config.optimizer.learning_rate, chosen['optimizer.transform']
     )
   return chosen
@@ -180,24 +176,8 @@ def choose_warm_start(config: config_lib.Config) -> choices.Choice:
   transform = choices.choose(
     'warm_start.transform', settings.transform, KINDS['optimizer'][1]
   )
-  _check_decay('warm_start', settings.learning_rate, transform)
+  pairs.check_decay('warm_start', settings.learning_rate, transform)
   return transform
-
-
-def _check_decay(
-  section: str, learning_rate: float, transform: choices.Choice
-) -> None:
-  """Raises ValueError if decay would turn weights around, and make them grow.
-
-  A function of the user may mean something else by `weight_decay`.
-  """
-  decay = transform.scalars.get('weight_decay', 0.0)
-  if not transform.record['functions'] and learning_rate * decay > 1:
-    raise ValueError(
-      f'{section}.transform.weight_decay = {decay}: must be at most 1 / '
-      f'{section}.learning_rate = {1 / learning_rate:g}, the decay of all of a '
-      'weight in an update'
-    )
 
 
 def numbers(
@@ -278,7 +258,12 @@ def bind(
   )
 
 
-def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
+def check(
+  chosen: Mapping[str, choices.Choice],
+  parts: state.Parts,
+  *,
+  is_truncated: bool,
+) -> int:
   """Returns B, the rows of an update, after a trace of each function.
 
   The trace needs only shapes, so it comes before any file or computation.
@@ -286,6 +271,7 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
   Args:
     chosen: what `choose` returned.
     parts: the functions and sizes; `num_rows` is not read.
+    is_truncated: whether the sampler leaves out improbable tokens.
 
   Raises:
     ValueError: a function does not accept these shapes; names the config field.
@@ -366,6 +352,8 @@ def check(chosen: Mapping[str, choices.Choice], parts: state.Parts) -> int:
       f'{named("loss.statistics")}: must be None, because loss.policy ignores '
       f'it ({named("loss.policy")})'
     )
+  if is_truncated and _reads(loss_fn, inputs[0], 'behavior_logprobs'):
+    raise pairs.truncated(named('loss.policy'))
   if functions.feedback_fn is not None:
     _trace(named('replay.feedback'), functions.feedback_fn, batch, outcome)
   return num_rows

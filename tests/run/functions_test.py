@@ -306,7 +306,7 @@ class ChooseTest(parameterized.TestCase):
 class NumbersTest(parameterized.TestCase):
   CHANGES = {
     'sampler__temperature': 1,
-    'sampler__top_p': 0.9,
+    'sampler__top_p': 1,
     'replay__weights': 'recency(half_life=8) * newest(count=16)',
     'replay__keep': 'positive_bias(fraction=0)',
     'optimizer__learning_rate': 1,
@@ -318,7 +318,7 @@ class NumbersTest(parameterized.TestCase):
     self.assertEqual(
       tiny_run.experiment(**self.CHANGES).parts.hyper,
       {
-        'sampler': {'temperature': 1.0, 'top_p': 0.9},
+        'sampler': {'temperature': 1.0, 'top_p': 1.0},
         'optimizer': {
           'learning_rate': 1.0,
           'warmup_steps': 3,

@@ -14,7 +14,7 @@ from tests.run import tiny_run
 
 SEEDS = [4, 9, 0, 1]
 EVERYTHING = {
-  'sampler__top_p': 0.9,
+  'sampler__top_p': 1.0,
   'replay__compose': 'pure_buffer(rows_in_use=8)',
   'replay__weights': (
     'recency(half_life=8) * max_age(limit=16) * newest(count=32) '

@@ -64,8 +64,8 @@ class KeyTest(parameterized.TestCase):
     {'replay__draw': 'gumbel_top_k()'},
     {'replay__drop_zero_variance': True},
     {'sampler__num_prompts': 2},
-    {'sampler__top_k': 3},
-    {'sampler__top_p': 0.9},
+    {'sampler__top_p': 1.0},
+    {'sampler__top_k': 3, 'loss__policy': 'reinforce()'},
     {'sampler__weight_lag': 2},
     {'model__d_ff': 16},
     {

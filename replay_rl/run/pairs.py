@@ -1,0 +1,94 @@
+"""Settings that mean nothing together, or not what their names say.
+
+Each is refused with both fields. A function of the user may be combined with
+anything.
+"""
+
+from collections.abc import Mapping
+
+from replay_rl import choices
+from replay_rl.run import config as config_lib
+
+
+def check(
+  config: config_lib.Config, chosen: Mapping[str, choices.Choice]
+) -> None:
+  """Raises ValueError for the first pair of choices that is not allowed."""
+  _check_stop(config, chosen)
+  _check_needed(
+    chosen,
+    *('replay.weights', 'never_used_first', 'replay.draw', 'gumbel_top_k'),
+    reason='a draw with replacement would repeat one unused rollout',
+  )
+  _check_needed(
+    chosen,
+    *('loss.policy', 'asymre', 'loss.advantage', 'group_mean_baseline'),
+    reason='its delta_v is in units of reward, and its baseline is the mean '
+    'reward of the group',
+  )
+
+
+def check_decay(
+  section: str, learning_rate: float, transform: choices.Choice
+) -> None:
+  """Raises ValueError if decay would turn weights around, and make them grow.
+
+  A function of the user may mean something else by `weight_decay`.
+  """
+  decay = transform.scalars.get('weight_decay', 0.0)
+  if not transform.record['functions'] and learning_rate * decay > 1:
+    raise ValueError(
+      f'{section}.transform.weight_decay = {decay}: must be at most 1 / '
+      f'{section}.learning_rate = {1 / learning_rate:g}, the decay of all of a '
+      'weight in an update'
+    )
+
+
+def truncated(loss: str) -> ValueError:
+  """Returns the error of a truncated sampler with a loss that has a ratio."""
+  return ValueError(
+    'sampler.top_k, sampler.top_p: must be None, and None or 1, with '
+    f'{loss}: the sampler draws from truncated probabilities, and the ratio of '
+    'the loss would not be 1 on rollouts of the same weights'
+  )
+
+
+def _check_stop(
+  config: config_lib.Config, chosen: Mapping[str, choices.Choice]
+) -> None:
+  if 'level' in _names(chosen, 'stop') and not config.evaluation.is_on:
+    raise ValueError(
+      f'stop = {config.stop!r}: must have no level where nothing is evaluated '
+      '(evaluation.every = 0, evaluation.every_cost = None)'
+    )
+
+
+def _check_needed(
+  chosen: Mapping[str, choices.Choice],
+  field: str,
+  name: str,
+  other: str,
+  needed: str,
+  *,
+  reason: str,
+) -> None:
+  """Raises ValueError if `name` is chosen without the function it needs."""
+  if name not in _names(chosen, field) or other not in chosen:
+    return
+  if chosen[other].users or needed in _names(chosen, other):
+    return
+  raise ValueError(
+    f'{other} = {chosen[other].text!r}: must be {needed}, because {field} = '
+    f'{chosen[field].text!r}; {reason}'
+  )
+
+
+def _names(chosen: Mapping[str, choices.Choice], field: str) -> set[str]:
+  """Returns the functions of the package that a field names."""
+  if field not in chosen:
+    return set()
+  return {
+    reference
+    for reference, of_user, *_ in chosen[field].program
+    if of_user is None
+  }

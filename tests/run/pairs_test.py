@@ -1,0 +1,86 @@
+"""Tests that a pair is refused only for what it means."""
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from replay_rl.rl import advantages
+from replay_rl.run import build
+from tests import tiny
+
+_NEVER_USED = {'replay__weights': 'never_used_first()'}
+_ASYMRE = {'loss__policy': 'asymre(delta_v=-0.1)'}
+
+
+def _build(functions=None, **changes):
+  config = tiny.config(**changes)
+  return build.experiment(config, build.planned_shape(config), functions)
+
+
+class RefusedTest(parameterized.TestCase):
+  @parameterized.product(
+    truncation=({'sampler__top_k': 3}, {'sampler__top_p': 0.9}),
+    policy=(
+      'clipped_surrogate(clip_low=0.2, clip_high=0.2, dual_clip=None)',
+      'gspo(clip_low=0.2, clip_high=0.2)',
+      'topr()',
+    ),
+  )
+  def test_a_truncated_sampler_with_a_loss_that_has_a_ratio(
+    self, truncation, policy
+  ):
+    with self.assertRaisesRegex(
+      ValueError,
+      'sampler.top_k, sampler.top_p: must be None, and None or 1, with '
+      'loss.policy = .*: the sampler draws from truncated',
+    ):
+      _build(**truncation, loss__policy=policy)
+
+  @parameterized.parameters(
+    (_NEVER_USED['replay__weights'], 'blocked_inverse_cdf(stratified=False)'),
+    (
+      'uniform() * never_used_first()',
+      'private_shards(num_shards=2, stratified=False)',
+    ),
+  )
+  def test_unused_rollouts_first_in_a_draw_with_replacement(
+    self, weights, draw
+  ):
+    with self.assertRaisesRegex(
+      ValueError,
+      '^replay.draw = .*: must be gumbel_top_k, because replay.weights = .*; '
+      'a draw with replacement would repeat',
+    ):
+      _build(replay__weights=weights, replay__draw=draw)
+
+  @parameterized.parameters('group_standardized(eps=1e-6)', 'leave_one_out()')
+  def test_asymre_with_another_baseline(self, advantage):
+    with self.assertRaisesRegex(
+      ValueError,
+      '^loss.advantage = .*: must be group_mean_baseline, because loss.policy',
+    ):
+      _build(**_ASYMRE, loss__advantage=advantage)
+
+
+class AllowedTest(parameterized.TestCase):
+  @parameterized.parameters(
+    {**_NEVER_USED, 'replay__draw': 'gumbel_top_k()'},
+    {**_ASYMRE, 'loss__advantage': 'group_mean_baseline()'},
+    {'sampler__top_p': 0.9, 'loss__policy': 'reinforce()'},
+    {'sampler__top_k': 3, **_ASYMRE},
+    {'sampler__top_p': 1.0},
+    {'stop': 'max_updates(updates=3)'},
+    {'stop': 'level(greedy=1, num_evaluations=1)', 'evaluation__every': 1},
+  )
+  def test_these_are_not_refused(self, **changes):
+    self.assertGreater(_build(**changes).parts.num_rows, 0)
+
+  def test_functions_of_the_user_may_be_combined_with_anything(self):
+    def advantage(rewards, group_id):
+      return advantages.group_mean_baseline(rewards, group_id)
+
+    experiment = _build({'advantage': advantage}, **_ASYMRE)
+    self.assertLen(experiment.users, 1)
+
+
+if __name__ == '__main__':
+  absltest.main()
