@@ -80,12 +80,19 @@ def combine(*lists: Sequence[Changes]) -> list[dict[str, Any]]:
   return combined
 
 
-def make(base: config_lib.Config, changes: Sequence[Changes]) -> list[Cell]:
+def make(
+  base: config_lib.Config,
+  changes: Sequence[Changes],
+  *,
+  named_by: Sequence[str] | None = None,
+) -> list[Cell]:
   """Returns a cell for each element of `changes`.
 
   Args:
     base: the run that all cells start from.
     changes: what is different in each cell.
+    named_by: fields that name a cell, which may be `name`; None for all in
+      which the cells differ, but `name`.
 
   Raises:
     ValueError: there are no changes, a field does not exist, two cells are the
@@ -98,14 +105,21 @@ def make(base: config_lib.Config, changes: Sequence[Changes]) -> list[Cell]:
   differing = [
     field
     for field in dict.fromkeys(field for one in changes for field in one)
-    if field != 'name' and any(one[field] != flat[0][field] for one in flat)
+    if any(one[field] != flat[0][field] for one in flat)
   ]
-  labels = _labels(differing)
+  if named_by is None:
+    named_by = [field for field in differing if field != 'name']
+  unknown = sorted(set(named_by) - set(differing))
+  if unknown:
+    raise ValueError(
+      f'named_by = {unknown}: must be fields in which the cells differ'
+    )
+  labels = _labels(named_by)
   made = []
   for config, values in zip(configs, flat, strict=True):
     fields = {field: values[field] for field in differing}
     name = ','.join(
-      f'{labels[field]}={_plain(value)}' for field, value in fields.items()
+      f'{labels[field]}={_plain(fields[field])}' for field in named_by
     )
     config.name = name or base.name
     made.append(Cell(config.name, fields, config))

@@ -168,8 +168,9 @@ def _cost(config: config_lib.Config, experiment: build.Experiment) -> float:
   limits = [each * iterations]
   if 'stop' in experiment.chosen:
     for name, _, values, _ in experiment.chosen['stop'].program:
-      # It ends after the iteration that reaches the limit.
-      limits += [dict(values)['cost_units'] + each] * (name == 'max_cost')
+      if name == 'max_cost':
+        # It ends after the iteration that reaches the limit.
+        limits.append(dict(values)['cost_units'] + each)
   return config.num_seeds * min(limits)
 
 

@@ -76,6 +76,36 @@ class MakeTest(parameterized.TestCase):
       ['weights=recency-half_life-8-max_age-limit-16', 'weights=uniform'],
     )
 
+  def test_a_name_may_have_fewer_fields_and_the_name_of_the_arm(self):
+    arms = [
+      {'name': 'small', 'replay.batch_size': 8, 'replay.capacity': 32},
+      {'name': 'large', 'replay.batch_size': 16, 'replay.capacity': 64},
+    ]
+    made = cells.make(
+      tiny.config(),
+      cells.combine(arms, [{'mu': 1.0}, {'mu': 2.0}]),
+      named_by=['name', 'mu'],
+    )
+    self.assertEqual(made[3].name, 'name=large,mu=2.0')
+    self.assertEqual(
+      made[3].fields,
+      {
+        'name': 'large',
+        'replay.batch_size': 16,
+        'replay.capacity': 64,
+        'mu': 2.0,
+      },
+    )
+    self.assertEqual(made[3].config.name, made[3].name)
+    with self.assertRaisesRegex(ValueError, "named_by = .'seed'.: must be"):
+      cells.make(tiny.config(), arms, named_by=['name', 'seed'])
+    with self.assertRaisesRegex(ValueError, 'must differ from all others'):
+      cells.make(
+        tiny.config(),
+        cells.combine(arms, [{'mu': 1.0}, {'mu': 2.0}]),
+        named_by=['mu'],
+      )
+
   def test_the_base_stays_as_it_is(self):
     base = tiny.config()
     cells.make(base, [{'mu': 5.0}, {'mu': 6.0}])

@@ -129,6 +129,7 @@ class PlanTest(parameterized.TestCase):
     cells = _cells()
     for cell in cells:
       cell.config.num_iterations = 1000
+      cell.config.stop += ' + level(greedy=1, num_evaluations=2)'
     planned = local.plan(cells, pathlib.Path('/nowhere'))
     self.assertEqual(planned[0].cost_units, 150 + 48)
 
