@@ -12,7 +12,14 @@ from replay_rl.run import logs
 from replay_rl.sweep import cells as cells_lib
 
 EVALUATIONS = 'evaluations.csv'
-_SPENT = ('iteration', 'learner_step', 'ledger/generated_tokens', budget.COST)
+_SPENT = (
+  'iteration',
+  'learner_step',
+  'ledger/generated_tokens',
+  'ledger/rollouts',
+  'ledger/trained_rollouts',
+  budget.COST,
+)
 
 
 def write(cells: Sequence[cells_lib.Cell], out: pathlib.Path) -> None:

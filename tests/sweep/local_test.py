@@ -177,7 +177,8 @@ class MainTest(train_test.TrainTestCase):
     self.assertStartsWith(
       header,
       'cell,replay.batch_size,optimizer.learning_rate,seed,iteration,'
-      'learner_step,ledger/generated_tokens,ledger/cost_units,eval/greedy,',
+      'learner_step,ledger/generated_tokens,ledger/rollouts,'
+      'ledger/trained_rollouts,ledger/cost_units,eval/greedy,',
     )
     self.assertLen(rows, 2)  # Of each cell, when it had spent 100.
     self.assertStartsWith(

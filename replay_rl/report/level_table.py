@@ -1,0 +1,206 @@
+"""Compares the cells of a sweep by what reaching a level costs.
+
+    python -m replay_rl.report.level_table runs/x --level=0.8 --mu=5.28
+
+reads `evaluations.csv` of the sweep and prints a line for each cell: the fields
+in which the cells differ, the median cost over seeds, how many seeds did not
+get there, and the saving against the baseline with its interval. A cost unit is
+the cost of training on one rollout, so one sweep serves every mu.
+"""
+
+import argparse
+import csv
+import math
+import pathlib
+import sys
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+
+from replay_rl import command_line
+from replay_rl.report import levels
+
+_FILE = 'evaluations.csv'
+# The columns between the cell and the seed are the fields that differ.
+_CELL, _SEED, _SCORE = 'cell', 'seed', 'eval/greedy'
+_GENERATED, _TRAINED = 'ledger/rollouts', 'ledger/trained_rollouts'
+_SEED_OF_BOOTSTRAP = 0
+
+
+class CellCosts(NamedTuple):
+  """What the seeds of a cell spent to reach a level.
+
+  cell: its name.
+  fields: values of the fields in which the cells differ.
+  costs: `[S]` in the order of the seeds, infinite where the level was not held.
+  """
+
+  cell: str
+  fields: dict[str, str]
+  costs: np.ndarray
+
+  @property
+  def median(self) -> float:
+    """Median cost over seeds."""
+    return float(np.median(self.costs))
+
+
+def read(
+  path: pathlib.Path, *, level: float, num_evaluations: int, mu: float
+) -> list[CellCosts]:
+  """Returns the costs of all cells, in the order of the file.
+
+  Args:
+    path: `evaluations.csv` of a sweep.
+    level: of the mean reward of greedy responses.
+    num_evaluations: how many in a row must be at the level.
+    mu: cost of generating a rollout over that of training on it.
+
+  Raises:
+    ValueError: the file is no such table.
+  """
+  try:
+    with open(path, newline='', encoding='utf-8') as file:
+      rows = list(csv.DictReader(file))
+  except OSError as error:
+    raise ValueError(
+      f'path = {str(path)!r}: must be the table of a sweep ({error.strerror})'
+    ) from error
+  columns = list(rows[0]) if rows else []
+  lacking = {_CELL, _SEED, _SCORE, _GENERATED, _TRAINED} - set(columns)
+  if lacking:
+    raise ValueError(
+      f'columns of {path} = {columns}: must be those of a sweep; it lacks '
+      f'{sorted(lacking)}'
+    )
+  differing = columns[1 : columns.index(_SEED)]
+  by_cell: dict[str, dict[int, list[Mapping[str, str]]]] = {}
+  for row in rows:
+    by_seed = by_cell.setdefault(row[_CELL], {})
+    by_seed.setdefault(int(row[_SEED]), []).append(row)
+  return [
+    CellCosts(
+      cell=name,
+      fields={x: next(iter(by_seed.values()))[0][x] for x in differing},
+      costs=np.array(
+        [
+          levels.cost_to_level(
+            [float(x[_TRAINED]) + mu * float(x[_GENERATED]) for x in of_seed],
+            [float(x[_SCORE]) for x in of_seed],
+            level,
+            num_evaluations=num_evaluations,
+          )
+          for _, of_seed in sorted(by_seed.items())
+        ]
+      ),
+    )
+    for name, by_seed in by_cell.items()
+  ]
+
+
+def table(cells: Sequence[CellCosts], baseline: str) -> rich.table.Table:
+  """Returns a line for each cell, the cheapest first.
+
+  Raises:
+    ValueError: the baseline is no cell.
+  """
+  by_name = {cell.cell: cell for cell in cells}
+  if baseline not in by_name:
+    raise ValueError(
+      f'--baseline = {baseline!r}: must be one of {sorted(by_name)}'
+    )
+  of_baseline = by_name[baseline].costs
+  others = [cell for cell in cells if cell.cell != baseline]
+  compared = {
+    cell.cell: levels.compare(cell.costs, of_baseline, seed=_SEED_OF_BOOTSTRAP)
+    for cell in others
+  }
+  tested = {
+    name: one.p_value
+    for name, one in compared.items()
+    if one.p_value is not None
+  }
+  adjusted = dict(zip(tested, levels.holm(list(tested.values())), strict=True))
+  grid = rich.table.Table(title=f'Against {baseline}', box=rich.box.SIMPLE_HEAD)
+  fields = list(cells[0].fields)
+  for name in (*fields, 'seeds', 'not reached', 'median cost', 'saving'):
+    grid.add_column(name, overflow='fold')
+  grid.add_column('95 % interval', overflow='fold')
+  grid.add_column('p, Holm', overflow='fold')
+  for cell in sorted(cells, key=lambda one: one.median):
+    one = compared.get(cell.cell)
+    grid.add_row(
+      *cell.fields.values(),
+      str(len(cell.costs)),
+      str(int(np.isinf(cell.costs).sum())),
+      _cost(cell.median),
+      _share(one.saving) if one else 'baseline',
+      ' to '.join(map(_share, one.interval)) if one and one.interval else '',
+      f'{adjusted[cell.cell]:.4f}' if cell.cell in adjusted else '',
+    )
+  return grid
+
+
+def _cost(cost: float) -> str:
+  return f'{cost:,.0f}' if math.isfinite(cost) else 'never'
+
+
+def _share(saving: float) -> str:
+  if math.isnan(saving):
+    return 'unknown'
+  return f'{saving:.0%}' if math.isfinite(saving) else 'none'
+
+
+def main(arguments: list[str] | None = None) -> None:
+  """Prints the table that the arguments ask for."""
+  parser = argparse.ArgumentParser(
+    prog='python -m replay_rl.report.level_table', description=__doc__
+  )
+  parser.add_argument('folder', type=pathlib.Path, help='of the sweep')
+  parser.add_argument('--level', type=float, required=True, help='to reach')
+  parser.add_argument(
+    '--num_evaluations', type=int, default=2, help='in a row, at the level'
+  )
+  parser.add_argument(
+    '--mu', type=float, required=True, help='cost of generating a rollout'
+  )
+  parser.add_argument(
+    '--baseline', help='name of a cell; else the cheapest one named so below'
+  )
+  parser.add_argument(
+    '--baselines', default='', help='beginning of the names of baselines'
+  )
+  options = parser.parse_args(arguments)
+  console = rich.console.Console()
+  try:
+    cells = read(
+      options.folder / _FILE,
+      level=options.level,
+      num_evaluations=options.num_evaluations,
+      mu=options.mu,
+    )
+    baseline = options.baseline or _cheapest(cells, options.baselines)
+    console.print(table(cells, baseline))
+  except ValueError as error:
+    print(command_line.last_line(error), file=sys.stderr)
+    sys.exit(2)
+
+
+def _cheapest(cells: Sequence[CellCosts], beginning: str) -> str:
+  """Returns the best of the cells whose names begin so, to be fair to it."""
+  named = [cell for cell in cells if cell.cell.startswith(beginning)]
+  if not named:
+    raise ValueError(
+      f'--baselines = {beginning!r}: must be the beginning of the name of a '
+      'cell'
+    )
+  return min(named, key=lambda one: one.median).cell
+
+
+if __name__ == '__main__':
+  main()

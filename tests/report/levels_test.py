@@ -1,0 +1,115 @@
+"""Tests of the statistics of costs to a level."""
+
+import math
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+from scipy import stats
+
+from replay_rl.report import levels
+
+_INF = math.inf
+
+
+class CostToLevelTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([0.5, 0.7, 0.7], 1, 20),
+    ([0.5, 0.7, 0.7], 2, 20),
+    ([0.7, 0.6, 0.7, 0.8], 2, 30),
+    ([0.5, 0.7, 0.6], 2, _INF),
+    ([0.5, 0.6, 0.7], 2, _INF),  # One evaluation is too few.
+    ([], 1, _INF),
+    ([np.float32(0.7) - 1e-8], 1, 10),
+  )
+  def test_the_first_of_so_many_in_a_row(self, scores, number, expected):
+    costs = [10 * (i + 1) for i in range(len(scores))]
+    actual = levels.cost_to_level(costs, scores, 0.7, num_evaluations=number)
+    self.assertEqual(actual, expected)
+
+  @parameterized.parameters(([1, 1], [0, 0]), ([2, 1], [0, 0]), ([1], [0, 0]))
+  def test_what_cannot_be_is_refused(self, costs, scores):
+    with self.assertRaisesRegex(ValueError, 'costs = .*: must rise, one for'):
+      levels.cost_to_level(costs, scores, 0.7, num_evaluations=1)
+
+
+def _compare(arm, baseline):
+  return levels.compare(
+    np.asarray(arm, float), np.asarray(baseline, float), seed=0
+  )
+
+
+class CompareTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([60, 50, 80], [100, 90, 200], 0.4),
+    ([60, 50, _INF], [100, 90, 200], 0.4),  # A censored seed stays in.
+    ([60, _INF, _INF], [100, 90, 200], -_INF),
+    ([60, 50, 80], [100, _INF, 90], 0.4),  # One of the baseline blanks nothing.
+  )
+  def test_the_saving_is_one_of_medians(self, arm, baseline, expected):
+    actual = _compare(arm, baseline)
+    self.assertAlmostEqual(actual.saving, expected)
+    self.assertIsNone(actual.interval)  # Three seeds are too few.
+
+  def test_without_a_median_of_the_baseline_nothing_is_known(self):
+    self.assertTrue(math.isnan(_compare([1] * 6, [_INF] * 6).saving))
+    self.assertIsNone(_compare([1] * 6, [_INF] * 6).interval)
+
+  def test_five_seeds_have_no_interval_and_six_have_one(self):
+    costs = [1.0, 2.0, 3.0, 4.0, 5.0]
+    self.assertIsNone(_compare(costs, [*costs, 6.0]).interval)
+    self.assertIsNotNone(_compare([*costs, 6.0], [*costs, 6.0]).interval)
+
+  def test_it_agrees_with_scipy(self):
+    rng = np.random.default_rng(0)
+    arm, baseline = rng.lognormal(4, 0.3, 12), rng.lognormal(4.5, 0.3, 15)
+    actual = _compare(arm, baseline)
+    ends = stats.bootstrap(
+      (arm, baseline),
+      lambda x, y, axis: 1 - np.median(x, axis) / np.median(y, axis),
+      n_resamples=10_000,
+      method='percentile',
+      rng=np.random.default_rng(1),
+    ).confidence_interval
+    np.testing.assert_allclose(actual.interval, ends, atol=0.03)
+    self.assertLess(actual.p_value, 0.01)
+
+  def test_equal_arms_are_rarely_different(self):
+    rng = np.random.default_rng(0)
+    outside, claimed = 0, 0
+    for _ in range(200):
+      arm, baseline = rng.lognormal(4, 0.3, (2, 16))
+      actual = _compare(arm, baseline)
+      assert actual.interval is not None and actual.p_value is not None
+      outside += not actual.interval[0] <= 0 <= actual.interval[1]
+      claimed += actual.p_value < 0.025
+    self.assertBetween(outside, 2, 22)  # 10 are expected.
+    self.assertLess(claimed, 13)  # And 5.
+
+  def test_censored_seeds_widen_the_interval(self):
+    baseline = [100.0, 110, 90, 105, 95, 100, 120, 80]
+    whole = _compare([60.0, 50, 70, 55, 65, 60, 58, 62], baseline)
+    some = _compare([60.0, 50, 70, 55, 65, 60, _INF, _INF], baseline)
+    self.assertLess(some.interval[0], whole.interval[0])
+    self.assertGreater(some.p_value, whole.p_value)
+
+  def test_the_same_seed_gives_the_same_interval(self):
+    arm, baseline = np.arange(1.0, 9), np.arange(3.0, 13)
+    self.assertEqual(
+      levels.compare(arm, baseline, seed=3),
+      levels.compare(arm, baseline, seed=3),
+    )
+
+
+class HolmTest(absltest.TestCase):
+  def test_by_hand(self):
+    # Sorted .01 x 3, .02 x 2, .04 x 1; no later one may be smaller.
+    np.testing.assert_allclose(
+      levels.holm([0.04, 0.01, 0.02]), [0.04, 0.03, 0.04]
+    )
+    np.testing.assert_allclose(levels.holm([0.5, 0.9]), [1.0, 1.0])
+    self.assertEqual(levels.holm([]), [])
+
+
+if __name__ == '__main__':
+  absltest.main()
