@@ -1,22 +1,19 @@
 """Tests of the plan: the real main, and the configs that people plan with."""
 
-import contextlib
 import importlib
-import io
 import json
 import pathlib
-import sys
 from unittest import mock
 
 from absl.testing import parameterized
 
 from configs import models
-from replay_rl import command_line
 from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import families
 from replay_rl.plan import of_memory
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from tests import mains
 from tests import tiny
 from tests.launchers import shell_test
 
@@ -30,23 +27,7 @@ def _config(name, arm) -> config_lib.Config:
 
 def _main(*arguments) -> tuple[int, str, str]:
   """Returns the exit status and what was printed."""
-  argv = ['plan', *arguments]
-  out, err = io.StringIO(), io.StringIO()
-  status = 0
-  with (
-    mock.patch.object(sys, 'argv', argv),
-    contextlib.redirect_stdout(out),
-    contextlib.redirect_stderr(err),
-  ):
-    try:
-      of_memory.main(command_line.parse(argv, of_memory.FLAGS))
-    except SystemExit as ended:
-      status = ended.code
-    finally:
-      for name in ('config', 'device', 'mesh', 'json'):
-        of_memory.FLAGS[name].unparse()
-      of_memory.FLAGS.unparse_flags()
-  return status, out.getvalue(), err.getvalue()
+  return mains.ran(of_memory.main, of_memory.FLAGS, *arguments)
 
 
 class ConfigsTest(parameterized.TestCase):

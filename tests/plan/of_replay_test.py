@@ -10,12 +10,12 @@ import sys
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl import command_line
 from replay_rl.plan import __main__ as plan
 from replay_rl.plan import of_replay
 from replay_rl.plan import saving
 from replay_rl.replay import noise
 from replay_rl.replay import planner
+from tests import mains
 
 ROOT = pathlib.Path(__file__).parents[2]
 _PAPER = ('--mu=5.28', '--rho=0.1', '--alpha=0.2')
@@ -23,21 +23,11 @@ _PAPER = ('--mu=5.28', '--rho=0.1', '--alpha=0.2')
 
 def _main(*arguments) -> tuple[int, str, str]:
   """Returns the exit status and what was printed, without wrapped lines."""
-  out, err = io.StringIO(), io.StringIO()
-  status = 0
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-    try:
-      argv = command_line.parse(
-        ['plan', *arguments], of_replay.FLAGS, of_replay.__doc__
-      )
-      of_replay.main(argv)
-    except SystemExit as ended:
-      status = ended.code
-    finally:
-      for name in of_replay.FLAGS:
-        of_replay.FLAGS[name].unparse()
-      of_replay.FLAGS.unparse_flags()
-  return status, ' '.join(out.getvalue().split()), err.getvalue()
+  status, out, err = mains.ran(
+    *(of_replay.main, of_replay.FLAGS, *arguments),
+    description=of_replay.__doc__,
+  )
+  return status, ' '.join(out.split()), err
 
 
 class ProgramTest(absltest.TestCase):

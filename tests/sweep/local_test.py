@@ -1,20 +1,17 @@
 """Tests of sweeps on one machine: real runs of a second each."""
 
-import contextlib
-import io
 import pathlib
-import sys
 from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from replay_rl import command_line
 from replay_rl import train
 from replay_rl.run import programs
 from replay_rl.sweep import __main__ as main
 from replay_rl.sweep import cells as cells_lib
 from replay_rl.sweep import local
+from tests import mains
 from tests import tiny
 from tests import train_test
 
@@ -136,24 +133,7 @@ class PlanTest(parameterized.TestCase):
 
 class MainTest(train_test.TrainTestCase):
   def _main(self, *arguments):
-    """Returns the exit status and what was printed."""
-    argv = ['sweep', *arguments]
-    out, err = io.StringIO(), io.StringIO()
-    status = 0
-    with (
-      mock.patch.object(sys, 'argv', argv),
-      contextlib.redirect_stdout(out),
-      contextlib.redirect_stderr(err),
-    ):
-      try:
-        main.main(command_line.parse(argv, main.FLAGS, main.__doc__))
-      except SystemExit as ended:
-        status = ended.code
-      finally:
-        main.FLAGS.unparse_flags()
-        for name in main.FLAGS:
-          main.FLAGS[name].unparse()
-    return status, out.getvalue(), err.getvalue()
+    return mains.ran(main.main, main.FLAGS, *arguments)
 
   def _file(self):
     text = (
