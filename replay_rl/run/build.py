@@ -24,6 +24,7 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import functions as functions_lib
+from replay_rl.run import pairs
 from replay_rl.run import placement
 from replay_rl.run import rules
 from replay_rl.run import schedule
@@ -125,14 +126,10 @@ def experiment(
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
   )
-  cut = config.sampler
-  parts = parts._replace(
-    num_rows=functions_lib.check(
-      chosen,
-      parts,
-      is_truncated=cut.top_k is not None or cut.top_p not in (None, 1.0),
-    )
+  num_rows = functions_lib.check(
+    chosen, parts, truncation=pairs.truncation(config.sampler)
   )
+  parts = parts._replace(num_rows=num_rows)
   stop = chosen.get('stop')
   return Experiment(
     parts,

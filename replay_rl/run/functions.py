@@ -262,7 +262,7 @@ def check(
   chosen: Mapping[str, choices.Choice],
   parts: state.Parts,
   *,
-  is_truncated: bool,
+  truncation: str | None,
 ) -> int:
   """Returns B, the rows of an update, after a trace of each function.
 
@@ -271,7 +271,7 @@ def check(
   Args:
     chosen: what `choose` returned.
     parts: the functions and sizes; `num_rows` is not read.
-    is_truncated: whether the sampler leaves out improbable tokens.
+    truncation: see `pairs.truncation`.
 
   Raises:
     ValueError: a function does not accept these shapes; names the config field.
@@ -352,8 +352,11 @@ def check(
       f'{named("loss.statistics")}: must be None, because loss.policy ignores '
       f'it ({named("loss.policy")})'
     )
-  if is_truncated and _reads(loss_fn, inputs[0], 'behavior_logprobs'):
-    raise pairs.truncated(named('loss.policy'))
+  if truncation and _reads(loss_fn, inputs[0], 'behavior_logprobs'):
+    raise ValueError(
+      f'{truncation} with {named("loss.policy")}, whose ratio would not be 1 '
+      'on rollouts of the same weights'
+    )
   if functions.feedback_fn is not None:
     _trace(named('replay.feedback'), functions.feedback_fn, batch, outcome)
   return num_rows

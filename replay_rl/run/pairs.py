@@ -44,13 +44,17 @@ def check_decay(
     )
 
 
-def truncated(loss: str) -> ValueError:
-  """Returns the error of a truncated sampler with a loss that has a ratio."""
-  return ValueError(
-    'sampler.top_k, sampler.top_p: must be None, and None or 1, with '
-    f'{loss}: the sampler draws from truncated probabilities, and the ratio of '
-    'the loss would not be 1 on rollouts of the same weights'
-  )
+def truncation(sampler: config_lib.Sampler) -> str | None:
+  """Returns the setting with which a sampler leaves out tokens, if it does.
+
+  Their probabilities are then those of the tokens that are left. A ratio of the
+  learner's would not be 1 on rollouts of the same weights.
+  """
+  if sampler.top_k is not None:
+    return f'sampler.top_k = {sampler.top_k}: must be None'
+  if sampler.top_p not in (None, 1.0):
+    return f'sampler.top_p = {sampler.top_p}: must be None or 1'
+  return None
 
 
 def _check_stop(

@@ -30,8 +30,7 @@ class RefusedTest(parameterized.TestCase):
   ):
     with self.assertRaisesRegex(
       ValueError,
-      'sampler.top_k, sampler.top_p: must be None, and None or 1, with '
-      'loss.policy = .*: the sampler draws from truncated',
+      '^sampler.top_. = .*: must be None.* with loss.policy = .*, whose ratio',
     ):
       _build(**truncation, loss__policy=policy)
 
