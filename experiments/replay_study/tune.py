@@ -9,6 +9,7 @@ batch is 480 and not 496, because groups are whole: 480 / 4 = 15 groups of 8.
 
 Command: python -m replay_rl.sweep --sweep=experiments/replay_study/tune.py \
     --out=runs/replay_study/tune
+Cost: about 35 min on 2 CPU cores that others use too. Result: not yet kept.
 """
 
 from configs import arms
