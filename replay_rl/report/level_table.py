@@ -3,7 +3,7 @@
     python -m replay_rl.report.level_table runs/x --level=0.8 --mu=5.28
 
 reads `evaluations.csv` of the sweep and prints a line for each cell: the fields
-in which the cells differ, the median cost over seeds, how many seeds did not
+that name it, the median cost over seeds, how many seeds did not
 get there, and the saving against the baseline with its interval. A cost unit is
 the cost of training on one rollout, so one sweep serves every mu.
 """
@@ -26,22 +26,24 @@ from replay_rl import command_line
 from replay_rl.report import levels
 
 _FILE = 'evaluations.csv'
-# The columns between the cell and the seed are the fields that differ.
 _CELL, _SEED, _SCORE = 'cell', 'seed', 'eval/greedy'
 _GENERATED, _TRAINED = 'ledger/rollouts', 'ledger/trained_rollouts'
 _SEED_OF_BOOTSTRAP = 0
+# After those of the name.
+_COLUMNS = (
+  *('seeds', 'not reached', 'median cost', 'saving'),
+  *('95 % interval', 'p, Holm'),
+)
 
 
 class CellCosts(NamedTuple):
   """What the seeds of a cell spent to reach a level.
 
   cell: its name.
-  fields: values of the fields in which the cells differ.
   costs: `[S]` in the order of the seeds, infinite where the level was not held.
   """
 
   cell: str
-  fields: dict[str, str]
   costs: np.ndarray
 
   @property
@@ -78,7 +80,6 @@ def read(
       f'columns of {path} = {columns}: must be those of a sweep; it lacks '
       f'{sorted(lacking)}'
     )
-  differing = columns[1 : columns.index(_SEED)]
   by_cell: dict[str, dict[int, list[Mapping[str, str]]]] = {}
   for row in rows:
     by_seed = by_cell.setdefault(row[_CELL], {})
@@ -86,7 +87,6 @@ def read(
   return [
     CellCosts(
       cell=name,
-      fields={x: next(iter(by_seed.values()))[0][x] for x in differing},
       costs=np.array(
         [
           levels.cost_to_level(
@@ -127,15 +127,13 @@ def table(cells: Sequence[CellCosts], baseline: str) -> rich.table.Table:
   }
   adjusted = dict(zip(tested, levels.holm(list(tested.values())), strict=True))
   grid = rich.table.Table(title=f'Against {baseline}', box=rich.box.SIMPLE_HEAD)
-  fields = list(cells[0].fields)
-  for name in (*fields, 'seeds', 'not reached', 'median cost', 'saving'):
+  parts = {cell.cell: _parts(cell.cell) for cell in cells}
+  for name in (*parts[cells[0].cell], *_COLUMNS):
     grid.add_column(name, overflow='fold')
-  grid.add_column('95 % interval', overflow='fold')
-  grid.add_column('p, Holm', overflow='fold')
   for cell in sorted(cells, key=lambda one: one.median):
     one = compared.get(cell.cell)
     grid.add_row(
-      *cell.fields.values(),
+      *parts[cell.cell].values(),
       str(len(cell.costs)),
       str(int(np.isinf(cell.costs).sum())),
       _cost(cell.median),
@@ -144,6 +142,14 @@ def table(cells: Sequence[CellCosts], baseline: str) -> rich.table.Table:
       f'{adjusted[cell.cell]:.4f}' if cell.cell in adjusted else '',
     )
   return grid
+
+
+def _parts(cell: str) -> dict[str, str]:
+  """Returns the fields in the name of a cell, such as batch_size=8,mu=2.0."""
+  pairs = [part.partition('=') for part in cell.split(',')]
+  if not all(equals for _, equals, _ in pairs):
+    return {'cell': cell}
+  return {field: value for field, _, value in pairs}
 
 
 def _cost(cost: float) -> str:

@@ -53,7 +53,6 @@ class LevelTableTest(parameterized.TestCase):
     # iteration, so 100 are spent after the third.
     first, second = self._read()
     self.assertEqual((first.cell, second.cell), _NAMES)
-    self.assertEqual(second.fields, {'replay.batch_size': '4'})
     self.assertEqual(first.costs.tolist(), [144.0] * 6)
     self.assertEqual(second.costs.tolist(), [120.0] * 6)
 
