@@ -65,8 +65,7 @@ class Choice(NamedTuple):
   bind: (scalars) -> the function with these and its other constants bound;
     keywords replace offered values.
   takes: names of the offered values that the functions take.
-  program: the calls without the values of `scalars`; choices with the same
-    program differ in nothing that is compiled.
+  program: all that is compiled of it: the calls, without values of `scalars`.
   record: for config.json: the text, and by `module:name` a hash of the source
     of each function that is not in `Kind.functions`.
   users: those functions, without what is bound to them.
@@ -89,7 +88,7 @@ class _Call(NamedTuple):
   takes: names of the offered values that it takes.
   """
 
-  function: Callable
+  function: functools.partial
   scalars: dict[tuple[str, str], float | int]
   takes: list[str]
 
@@ -304,11 +303,8 @@ def _call(
 
 def _constants(call: _Call) -> tuple[list, list]:
   """Returns the constants in a program, and names and types of its inputs."""
-  assert isinstance(call.function, functools.partial)
-  return (
-    sorted(call.function.keywords.items()),
-    sorted((key, type(x).__name__) for (_, key), x in call.scalars.items()),
-  )
+  types_of = [(key, type(x).__name__) for (_, key), x in call.scalars.items()]
+  return sorted(call.function.keywords.items()), sorted(types_of)
 
 
 def _innermost(complaint: str, function: Callable) -> types.FunctionType:

@@ -224,6 +224,14 @@ def record(
   )
 
 
+def add_checkpoint(made_of: dict[str, Any], config: config_lib.Config) -> None:
+  """Adds the hash of the checkpoint that the weights are read from, if any."""
+  if config.model.checkpoint is not None:
+    made_of['data']['model.checkpoint'] = hf_files.content_hash(
+      pathlib.Path(config.model.checkpoint).expanduser()
+    )
+
+
 def _programs(
   config: config_lib.Config,
   experiment: build.Experiment,
@@ -266,11 +274,7 @@ def _enter(
   with processes.together('entering the workdir'):
     if processes.is_main():
       stack.enter_context(workdir_lib.locked(workdir))
-      if config.model.checkpoint is not None:
-        # One process reads all bytes of it, for all.
-        made_of['data']['model.checkpoint'] = hf_files.content_hash(
-          pathlib.Path(config.model.checkpoint).expanduser()
-        )
+      add_checkpoint(made_of, config)  # One process reads it, for all.
       for note in workdir_lib.claim(
         workdir, made_of, allow_code_change=allow_code_change
       ):
@@ -327,11 +331,12 @@ def _loop(
       started = time.perf_counter()
       run, measured = programs.cycle(run, experiment.schedule(iteration))
       lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
-      if budget.is_evaluation_due(progress, lines, config.evaluation):
+      due = budget.seeds_due(progress, lines, config.evaluation)
+      if due:
         greedy, sampled = jax.device_get(programs.evaluate(run))
         lines = [
-          line | evaluation.summarize(*of_seed)
-          for line, *of_seed in zip(lines, greedy, sampled, strict=True)
+          line | (evaluation.summarize(*scores) if line['seed'] in due else {})
+          for line, *scores in zip(lines, greedy, sampled, strict=True)
         ]
       if log is not None:
         log.write(lines, time.perf_counter() - started)

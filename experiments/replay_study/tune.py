@@ -4,8 +4,9 @@ Question: which batch and rate is the best for on-policy training, and for each
 reuse y = B / R? The results of the study use other seeds.
 
 A generation has R = B / y rollouts and each is followed by one update, so x =
-N / R is the number of generations that the buffer holds, here 4. The largest
-batch is 480 and not 496, because groups are whole: 480 / 4 = 15 groups of 8.
+N / R is the number of generations that the buffer holds: 4, and 8 for y = 8.
+The largest batch is 480 and not 496, because groups are whole: 480 / 4 = 15
+groups of 8.
 
 Command: python -m replay_rl.sweep --sweep=experiments/replay_study/tune.py \
     --out=runs/replay_study/tune

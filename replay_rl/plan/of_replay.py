@@ -6,7 +6,8 @@ prints the optimum of the paper's closed form. What a saving is depends on the
 noise of a fresh rollout, which that form leaves out. With `--tau`, the variance
 of a rollout of age s is 1 + (s / tau)^(2 alpha); with `--curve=FILE`, it is the
 one measured there. Both print the saving against training without a buffer, how
-it depends on each input, and settings for a run. See `replay.planner`.
+it depends on mu, rho and the noise, and settings for a run. See
+`replay.planner`.
 """
 
 import json

@@ -1,6 +1,7 @@
 """What a replay buffer would save, by the theory of `replay.planner`."""
 
 import csv
+import math
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
@@ -82,7 +83,7 @@ def inputs(
       )
     ages, variances = _read(curve)
     variance = noise.measured(ages, variances)
-    most = ages[-1] + 1
+    most = math.floor(ages[-1]) + 1.0
   else:
     if alpha is None or tau is None:
       raise ValueError(
@@ -198,20 +199,9 @@ def plan(
   if batch_size is not None:
     if group_size is None:
       raise ValueError('--group_size = None: must be given with --batch_size')
-    result['settings'] = []
-    for updates in _UPDATES:
-      chosen = planner.settings(
-        known.variance,
-        mu=known.mu,
-        rho=known.rho,
-        batch_size=batch_size,
-        group_size=group_size,
-        updates_per_iteration=updates,
-        max_x=known.max_x,
-        max_capacity=max_capacity,
-        without_replacement=known.without_replacement,
-      )
-      result['settings'].append(_flat(chosen, known))
+    result['settings'] = _settings(
+      known, batch_size, group_size, max_capacity=max_capacity
+    )
   if num_devices is not None:
     chosen = planner.split(
       mean,
@@ -224,6 +214,33 @@ def plan(
     )
     result['split'] = _flat(chosen, known)
   return result
+
+
+def _settings(
+  known: Inputs, batch_size: int, group_size: int, *, max_capacity: int
+) -> list[dict[str, Any]]:
+  """Returns the best settings for each number of updates that is possible."""
+  rows, refused = [], None
+  for updates in _UPDATES:
+    try:
+      chosen = planner.settings(
+        known.variance,
+        mu=known.mu,
+        rho=known.rho,
+        batch_size=batch_size,
+        group_size=group_size,
+        updates_per_iteration=updates,
+        max_x=known.max_x,
+        max_capacity=max_capacity,
+        without_replacement=known.without_replacement,
+      )
+    except ValueError as error:
+      refused = error
+    else:
+      rows.append(_flat(chosen, known))
+  if refused is not None and not rows:
+    raise refused
+  return rows
 
 
 def _flat(

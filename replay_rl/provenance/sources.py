@@ -12,8 +12,9 @@ from typing import Any
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # Parts that only plan runs or read what they wrote.
 _NOT_OF_RESULTS = (
-  *('evaluate/', 'fit/', 'plan/', 'report/', 'sweep/', 'compile_check.py'),
+  *('evaluate/', 'fit/', 'plan/', 'report/', 'compile_check.py'),
   *('replay/noise.py', 'replay/planner.py'),
+  *('sweep/__main__.py', 'sweep/cells.py', 'sweep/results.py'),
 )
 _INSTALLED = tuple(
   sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')

@@ -5,8 +5,7 @@ Arrays are `[S, I]`: one row per seed, one column per iteration.
 
 import numpy as np
 
-# Rewards are means in float32: .7 may be written as .69999999.
-_ROUNDING = 1e-6
+from replay_rl.run import budget
 
 
 def trailing_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -35,7 +34,7 @@ def crossings(values: np.ndarray, threshold: float) -> np.ndarray:
   Returns:
     `[S]` int64 column; -1 where a row does not reach it.
   """
-  is_reached = values >= threshold - _ROUNDING
+  is_reached = values >= threshold - budget.ROUNDING
   return np.where(is_reached.any(axis=1), is_reached.argmax(axis=1), -1)
 
 

@@ -5,7 +5,9 @@
 reads `evaluations.csv` of the sweep and prints a line for each cell: the fields
 that name it, the median cost over seeds, how many seeds did not
 get there, and the saving against the baseline with its interval. A cost unit is
-the cost of training on one rollout, so one sweep serves every mu.
+the cost of training on one rollout, so one sweep serves every mu, up to the
+cost that all seeds have spent at that mu. A saving is claimed where the
+one-sided p, adjusted for the number of cells, is below .025.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import csv
 import math
 import pathlib
 import sys
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,7 +35,7 @@ _SEED_OF_BOOTSTRAP = 0
 # After those of the name.
 _COLUMNS = (
   *('seeds', 'not reached', 'median cost', 'saving'),
-  *('95 % interval', 'p, Holm'),
+  *('95 % interval', 'one-sided p, Holm'),
 )
 
 
@@ -52,10 +55,23 @@ class CellCosts(NamedTuple):
     return float(np.median(self.costs))
 
 
+class Costs(NamedTuple):
+  """What the cells of a sweep spent to reach a level.
+
+  cells: in the order of the file.
+  budget: what every seed that did not reach the level has spent, at least.
+    Higher costs count as infinite, since a seed that ended before might have
+    reached the level for as much. Infinite if every seed got there.
+  """
+
+  cells: list[CellCosts]
+  budget: float
+
+
 def read(
   path: pathlib.Path, *, level: float, num_evaluations: int, mu: float
-) -> list[CellCosts]:
-  """Returns the costs of all cells, in the order of the file.
+) -> Costs:
+  """Returns the costs of all cells.
 
   Args:
     path: `evaluations.csv` of a sweep.
@@ -66,6 +82,34 @@ def read(
   Raises:
     ValueError: the file is no such table.
   """
+  costs: dict[str, list[float]] = {}
+  ends = [math.inf]
+  for cell, rows in _by_seed(path):
+    spent = [float(x[_TRAINED]) + mu * float(x[_GENERATED]) for x in rows]
+    evaluated = [i for i, row in enumerate(rows) if row[_SCORE]]
+    cost = levels.cost_to_level(
+      [spent[i] for i in evaluated],
+      [float(rows[i][_SCORE]) for i in evaluated],
+      level,
+      num_evaluations=num_evaluations,
+    )
+    costs.setdefault(cell, []).append(cost)
+    if math.isinf(cost):
+      ends.append(spent[-1])
+  budget = min(ends)
+  return Costs(
+    [
+      CellCosts(cell, np.array([x if x <= budget else math.inf for x in seeds]))
+      for cell, seeds in costs.items()
+    ],
+    budget,
+  )
+
+
+def _by_seed(
+  path: pathlib.Path,
+) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
+  """Yields each cell and the lines of each of its seeds, in order."""
   try:
     with open(path, newline='', encoding='utf-8') as file:
       rows = list(csv.DictReader(file))
@@ -80,35 +124,20 @@ def read(
       f'columns of {path} = {columns}: must be those of a sweep; it lacks '
       f'{sorted(lacking)}'
     )
-  by_cell: dict[str, dict[int, list[Mapping[str, str]]]] = {}
+  by_seed: dict[tuple[str, str], list[Mapping[str, str]]] = {}
   for row in rows:
-    by_seed = by_cell.setdefault(row[_CELL], {})
-    by_seed.setdefault(int(row[_SEED]), []).append(row)
-  return [
-    CellCosts(
-      cell=name,
-      costs=np.array(
-        [
-          levels.cost_to_level(
-            [float(x[_TRAINED]) + mu * float(x[_GENERATED]) for x in of_seed],
-            [float(x[_SCORE]) for x in of_seed],
-            level,
-            num_evaluations=num_evaluations,
-          )
-          for _, of_seed in sorted(by_seed.items())
-        ]
-      ),
-    )
-    for name, by_seed in by_cell.items()
-  ]
+    by_seed.setdefault((row[_CELL], row[_SEED]), []).append(row)
+  for (cell, _), of_seed in by_seed.items():
+    yield cell, of_seed
 
 
-def table(cells: Sequence[CellCosts], baseline: str) -> rich.table.Table:
+def table(costs: Costs, baseline: str) -> rich.table.Table:
   """Returns a line for each cell, the cheapest first.
 
   Raises:
     ValueError: the baseline is no cell.
   """
+  cells = costs.cells
   by_name = {cell.cell: cell for cell in cells}
   if baseline not in by_name:
     raise ValueError(
@@ -126,7 +155,12 @@ def table(cells: Sequence[CellCosts], baseline: str) -> rich.table.Table:
     if one.p_value is not None
   }
   adjusted = dict(zip(tested, levels.holm(list(tested.values())), strict=True))
-  grid = rich.table.Table(title=f'Against {baseline}', box=rich.box.SIMPLE_HEAD)
+  limit = ''
+  if math.isfinite(costs.budget):
+    limit = f'; all within {costs.budget:,.0f} cost units'
+  grid = rich.table.Table(
+    title=f'Against {baseline}{limit}', box=rich.box.SIMPLE_HEAD
+  )
   parts = {cell.cell: _parts(cell.cell) for cell in cells}
   for name in (*parts[cells[0].cell], *_COLUMNS):
     grid.add_column(name, overflow='fold')
@@ -184,14 +218,14 @@ def main(arguments: list[str] | None = None) -> None:
   options = parser.parse_args(arguments)
   console = rich.console.Console()
   try:
-    cells = read(
+    costs = read(
       options.folder / _FILE,
       level=options.level,
       num_evaluations=options.num_evaluations,
       mu=options.mu,
     )
-    baseline = options.baseline or _cheapest(cells, options.baselines)
-    console.print(table(cells, baseline))
+    baseline = options.baseline or _cheapest(costs.cells, options.baselines)
+    console.print(table(costs, baseline))
   except ValueError as error:
     print(command_line.last_line(error), file=sys.stderr)
     sys.exit(2)

@@ -10,18 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay_rl.run import budget
+
 MIN_SEEDS = 6  # With 4 seeds, an interval of 95 % covers 87 %.
 NUM_RESAMPLES = 10_000
-_ROUNDING = 1e-6  # Scores are means in float32: .7 may be written as .69999999.
 
 
 class Comparison(NamedTuple):
   """The cost of an arm against that of a baseline.
 
-  saving: 1 - the ratio of the median costs; NaN if the baseline's is infinite,
-    and -inf if only the arm's is.
+  saving: 1 - the ratio of the median costs; 1 if only the baseline's is
+    infinite, -inf if only the arm's is, and NaN if both are.
   interval: 95 % bootstrap interval of the saving, with seeds of both resampled
-    by themselves; None with fewer than `MIN_SEEDS` seeds in one of them.
+    by themselves; None with fewer than `MIN_SEEDS` seeds in one of them, or
+    where the saving is NaN.
   p_value: of no saving, one-sided; None with `interval`.
   """
 
@@ -49,15 +51,18 @@ def cost_to_level(
     The cost of the first of them; infinity if there are none.
 
   Raises:
-    ValueError: the lengths differ, or the costs do not rise.
+    ValueError: the lengths differ, the costs do not rise, or num_evaluations is
+      below 1.
   """
+  if num_evaluations < 1:
+    raise ValueError(f'num_evaluations = {num_evaluations}: must be at least 1')
   if len(costs) != len(scores) or (np.diff(costs) <= 0).any():
     raise ValueError(
       f'costs = {list(costs)}: must rise, one for each of {len(scores)} scores'
     )
   in_a_row = 0
   for i, score in enumerate(scores):
-    in_a_row = in_a_row + 1 if score >= level - _ROUNDING else 0
+    in_a_row = in_a_row + 1 if score >= level - budget.ROUNDING else 0
     if in_a_row == num_evaluations:
       return float(costs[i - num_evaluations + 1])
   return math.inf
@@ -72,7 +77,7 @@ def compare(arm: np.ndarray, baseline: np.ndarray, *, seed: int) -> Comparison:
     seed: of the bootstrap; the same for all comparisons of a table.
   """
   saving = float(_saving(np.median(arm), np.median(baseline)))
-  if min(len(arm), len(baseline)) < MIN_SEEDS:
+  if math.isnan(saving) or min(len(arm), len(baseline)) < MIN_SEEDS:
     return Comparison(saving, None, None)
   rng = np.random.default_rng(seed)
   medians = [
@@ -84,8 +89,6 @@ def compare(arm: np.ndarray, baseline: np.ndarray, *, seed: int) -> Comparison:
   savings = _saving(*medians)
   # A resample in which both medians are infinite says nothing.
   savings = np.sort(savings[~np.isnan(savings)])
-  if not len(savings):
-    return Comparison(saving, None, None)
   # Without interpolation, which infinite values do not have.
   low, high = np.quantile(savings, (0.025, 0.975), method='inverted_cdf')
   p_value = (1 + int(np.sum(savings <= 0))) / (1 + len(savings))
@@ -108,6 +111,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _saving(arm: np.ndarray, baseline: np.ndarray) -> np.ndarray:
-  """Returns 1 - arm / baseline; NaN where the baseline is infinite."""
-  known = np.where(np.isfinite(baseline), baseline, np.nan)
-  return 1 - arm / known
+  """Returns 1 - arm / baseline; NaN where both are infinite."""
+  with np.errstate(invalid='ignore'):
+    return 1 - arm / baseline

@@ -18,6 +18,8 @@ from replay_rl.run import config as config_lib
 
 COST = 'ledger/cost_units'
 SCORE = 'eval/greedy'
+# Scores are means in float32: .7 may be written as .69999999.
+ROUNDING = 1e-6
 
 Positive = Annotated[float, constants.POSITIVE]
 Count = Annotated[int, constants.interval('[1, inf)')]
@@ -85,7 +87,7 @@ def level(
     num_evaluations: how many in a row, because a single one may be luck.
   """
   scores = [line[SCORE] for line in evaluations[-num_evaluations:]]
-  return len(scores) == num_evaluations and min(scores) >= greedy
+  return len(scores) == num_evaluations and min(scores) >= greedy - ROUNDING
 
 
 def first_of(*functions: StopFn) -> StopFn:
@@ -118,23 +120,28 @@ def is_over(progress: Progress) -> bool:
   return bool(seeds) and all(seed.has_ended for seed in seeds)
 
 
-def is_evaluation_due(
+def seeds_due(
   progress: Progress, lines: Sequence[Line], evaluation: config_lib.Evaluation
-) -> bool:
-  """Returns whether to evaluate after an iteration.
+) -> frozenset[int]:
+  """Returns the seeds to evaluate after an iteration.
 
   Args:
     progress: before the iteration.
     lines: of the iteration.
-    evaluation: `every` counts iterations; with `every_cost`, it is enough that
-      one seed has spent another multiple of it.
+    evaluation: `every` counts iterations, for all seeds. With `every_cost`, a
+      seed is due when it has spent another multiple of it.
   """
   quantum = evaluation.every_cost
   if quantum is None:
     done = lines[0]['iteration'] + 1
-    return evaluation.every > 0 and done % evaluation.every == 0
-  for line in lines:
-    spent = progress[line['seed']].latest[COST] if progress else 0
-    if math.floor(line[COST] / quantum) > math.floor(spent / quantum):
-      return True
-  return False
+    is_due = evaluation.every > 0 and done % evaluation.every == 0
+    return frozenset(line['seed'] for line in lines if is_due)
+
+  def before(line: Line) -> float:
+    return progress[line['seed']].latest[COST] if progress else 0
+
+  return frozenset(
+    line['seed']
+    for line in lines
+    if math.floor(line[COST] / quantum) > math.floor(before(line) / quantum)
+  )

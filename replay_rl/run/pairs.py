@@ -15,6 +15,7 @@ def check(
 ) -> None:
   """Raises ValueError for the first pair of choices that is not allowed."""
   _check_stop(config, chosen)
+  _check_truncation(config, chosen)
   _check_needed(
     chosen,
     *('replay.weights', 'never_used_first', 'replay.draw', 'gumbel_top_k'),
@@ -65,6 +66,22 @@ def _check_stop(
       f'stop = {config.stop!r}: must have no level where nothing is evaluated '
       '(evaluation.every = 0, evaluation.every_cost = None)'
     )
+
+
+def _check_truncation(
+  config: config_lib.Config, chosen: Mapping[str, choices.Choice]
+) -> None:
+  """Raises ValueError if a gate or a feedback reads the ratio."""
+  told = truncation(config.sampler)
+  for field, name in (
+    ('optimizer.gate', 'ess_scaled_rate'),
+    ('replay.feedback', 'reweighted_advantage_magnitude'),
+  ):
+    if told and name in _names(chosen, field):
+      raise ValueError(
+        f'{told} with {field} = {chosen[field].text!r}, whose ratio would not '
+        'be 1 on rollouts of the same weights'
+      )
 
 
 def _check_needed(

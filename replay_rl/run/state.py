@@ -173,7 +173,7 @@ def init(
     ),
     hyper=hyper,
     sampler=sampler,
-    learner=learner_lib.init(params, parts.bind(parts.hyper).update),
+    learner=learner_lib.init(params, parts.bind(hyper).update),
     buffer=buffer_lib.init(_empty_row(parts.shape), capacity=parts.capacity),
     ledger=ledger_lib.init(),
   )

@@ -139,7 +139,9 @@ def load(path: pathlib.Path) -> list[Cell]:
   module = importlib.util.module_from_spec(spec)
   try:
     spec.loader.exec_module(module)
-    return list(module.get_cells())
+    loaded = list(module.get_cells())
+    _check(loaded)
+    return loaded
   except Exception as error:  # A file may raise anything.
     kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
     raise ValueError(

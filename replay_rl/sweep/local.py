@@ -5,7 +5,10 @@ each program is compiled once. A finished cell is skipped, an unfinished one
 continues from its checkpoint, and one that fails does not stop the others.
 """
 
+import dataclasses
 import functools
+import hashlib
+import json
 import pathlib
 import time
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from replay_rl.disk import durable
 from replay_rl.fit import bounds
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from replay_rl.run import logs
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import schedule
 from replay_rl.run import workdir
@@ -87,16 +91,6 @@ def run(
     for program in [x for x in shared if x != planned.program]:
       del shared[program]  # No later cell needs it.
 
-    def make_programs(
-      config, experiment, task, settings, program=planned.program
-    ):
-      if not isinstance(task, task_lib.Task):
-        # Its programs call the verifier of their own task.
-        return programs_lib.build(experiment.parts, task, settings)
-      if program not in shared:
-        shared[program] = programs_lib.build(experiment.parts, task, settings)
-      return shared[program]
-
     one = _run_cell(
       planned.cell,
       out / planned.cell.name,
@@ -119,9 +113,6 @@ def _shared(
 ) -> programs_lib.Programs:
   """Returns programs of `shared`, or new ones, which it adds."""
   del config
-  if not isinstance(task, task_lib.Task):
-    # Its programs call the verifier of their own task.
-    return programs_lib.build(experiment.parts, task, settings)
   if program not in shared:
     shared[program] = programs_lib.build(experiment.parts, task, settings)
   return shared[program]
@@ -145,11 +136,13 @@ def plan(
     except ValueError as error:
       raise ValueError(f'cell {cell.name!r}: {error}') from error
     key = sharing.key(cell.config, experiment)
+    if not isinstance(task, task_lib.Task):
+      key += cell.name  # Its programs call the verifier of its own task.
     planned.append(
       PlannedCell(
         cell=cell,
         program=keys.setdefault(key, len(keys)),
-        is_finished=(out / cell.name / FINISHED).exists(),
+        is_finished=_is_finished(cell, out / cell.name),
         cost_units=_cost(cell.config, experiment),
       )
     )
@@ -194,10 +187,27 @@ def _run_cell(
         make_programs=make_programs,
         allow_code_change=allow_code_change,
       )
-      durable.write(folder / FINISHED, b'{}\n')
+      durable.write(folder / FINISHED, _mark(cell, folder))
   except (ValueError, OSError) as raised:
     error = str(raised)
+  except Exception as raised:  # A user's function or a device may raise any.
+    error = f'{type(raised).__name__}: {raised}'
   return Ended(cell.name, error, is_finished, time.perf_counter() - started)
+
+
+def _mark(cell: cells_lib.Cell, folder: pathlib.Path) -> bytes:
+  """Returns what says that this config has ended with these metrics."""
+  metrics = folder / logs.METRICS
+  content = metrics.read_bytes() if metrics.exists() else b''
+  config = dataclasses.asdict(cell.config)
+  mark = {'config': config, 'metrics': hashlib.sha256(content).hexdigest()}
+  return (json.dumps(mark) + '\n').encode()
+
+
+def _is_finished(cell: cells_lib.Cell, folder: pathlib.Path) -> bool:
+  """Returns whether a cell has ended, with its limits as they are now."""
+  path = folder / FINISHED
+  return path.exists() and path.read_bytes() == _mark(cell, folder)
 
 
 def _check_finished(
@@ -207,11 +217,9 @@ def _check_finished(
   task = build.task(cell.config)
   try:
     experiment = build.experiment(cell.config, task.shape)
-    workdir.claim(
-      folder,
-      train.record(cell.config, experiment, task),
-      allow_code_change=allow_code_change,
-    )
+    made_of = train.record(cell.config, experiment, task)
+    train.add_checkpoint(made_of, cell.config)
+    workdir.claim(folder, made_of, allow_code_change=allow_code_change)
   finally:
     task_lib.close(task)
 

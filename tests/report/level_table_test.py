@@ -1,9 +1,13 @@
 """Tests of the table of costs to a level, on a sweep of real runs."""
 
+import collections
 import contextlib
+import csv
 import io
+import os
 import pathlib
 import tempfile
+from unittest import mock
 
 from absl.testing import parameterized
 
@@ -35,13 +39,17 @@ class LevelTableTest(parameterized.TestCase):
 
   def _read(self, **changes):
     settings = {'level': 0.0, 'num_evaluations': 2, 'mu': 2.0}
-    return level_table.read(self.path, **(settings | changes))
+    return level_table.read(self.path, **(settings | changes)).cells
 
   def _main(self, *arguments):
     """Returns the exit status and what was printed, without wrapped lines."""
     out, err = io.StringIO(), io.StringIO()
     status = 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+      mock.patch.dict(os.environ, {'COLUMNS': '200'}),
+      contextlib.redirect_stdout(out),
+      contextlib.redirect_stderr(err),
+    ):
       try:
         level_table.main([str(self.out), *arguments])
       except SystemExit as ended:
@@ -66,6 +74,52 @@ class LevelTableTest(parameterized.TestCase):
     _, out, _ = self._main('--level=2', '--mu=2')
     self.assertIn('8 6 6 never baseline', out)
     self.assertIn('unknown', out)
+    self.assertIn('all within 200 cost units', out)
+
+  def test_no_seed_is_given_more_than_one_that_did_not_get_there_had(self):
+    with open(self.path) as file:
+      rows = list(csv.DictReader(file))
+    # Evaluations are at 144 and 240, and in the second cell at 120 and 200.
+    first = [row for row in rows if row['cell'] == _NAMES[0]]
+    path = pathlib.Path(self.create_tempdir().full_path) / 'x.csv'
+    for scores, expected in (
+      ({_NAMES[0]: [0.1, 0.9], _NAMES[1]: [0.1, 0.1]}, (float('inf'), 200.0)),
+      ({_NAMES[0]: [0.9, 0.9], _NAMES[1]: [0.1, 0.1]}, (144.0, 200.0)),
+      ({_NAMES[0]: [0.1, 0.9], _NAMES[1]: [0.1, 0.9]}, (240.0, float('inf'))),
+    ):
+      of_seed = collections.Counter()
+      for row in rows:
+        i = of_seed[row['cell'], row['seed']]
+        of_seed[row['cell'], row['seed']] += 1
+        row['eval/greedy'] = scores[row['cell']][i]
+      with open(path, 'w') as file:
+        writer = csv.DictWriter(file, list(first[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+      actual = level_table.read(path, level=0.5, num_evaluations=1, mu=2.0)
+      self.assertEqual(
+        (actual.cells[0].median, actual.budget), expected, scores
+      )
+
+  def test_a_cell_that_was_never_evaluated_stays_in_the_table(self):
+    base = tiny.config(num_iterations=1, evaluation__every_cost=1000.0)
+    out = self.create_tempdir().full_path
+    cells = cells_lib.make(
+      base, [{'replay.batch_size': 8}, {'replay.batch_size': 4}]
+    )
+    local.run(cells, pathlib.Path(out), say=print, allow_code_change=False)
+    results.write(cells, pathlib.Path(out))
+    path = pathlib.Path(out) / results.EVALUATIONS
+    with self.assertRaisesRegex(ValueError, "it lacks .'eval/greedy'"):
+      level_table.read(path, level=0.5, num_evaluations=1, mu=2.0)
+    header, *rows = path.read_text().splitlines()
+    self.assertLen(rows, 2)
+    path.write_text(
+      '\n'.join([f'{header},eval/greedy', *(f'{x},' for x in rows)])
+    )
+    actual = level_table.read(path, level=0.5, num_evaluations=1, mu=2.0)
+    self.assertEqual([cell.median for cell in actual.cells], [float('inf')] * 2)
+    self.assertEqual(actual.budget, 40.0)
 
   def test_the_table_has_the_saving_and_its_interval(self):
     status, out, _ = self._main(

@@ -27,6 +27,10 @@ class CostToLevelTest(parameterized.TestCase):
     actual = levels.cost_to_level(costs, scores, 0.7, num_evaluations=number)
     self.assertEqual(actual, expected)
 
+  def test_no_evaluation_is_too_few(self):
+    with self.assertRaisesRegex(ValueError, 'num_evaluations = 0: must be'):
+      levels.cost_to_level([1], [1], 0.5, num_evaluations=0)
+
   @parameterized.parameters(([1, 1], [0, 0]), ([2, 1], [0, 0]), ([1], [0, 0]))
   def test_what_cannot_be_is_refused(self, costs, scores):
     with self.assertRaisesRegex(ValueError, 'costs = .*: must rise, one for'):
@@ -45,15 +49,37 @@ class CompareTest(parameterized.TestCase):
     ([60, 50, _INF], [100, 90, 200], 0.4),  # A censored seed stays in.
     ([60, _INF, _INF], [100, 90, 200], -_INF),
     ([60, 50, 80], [100, _INF, 90], 0.4),  # One of the baseline blanks nothing.
+    ([60, 50, 80], [100, _INF, _INF], 1.0),
   )
   def test_the_saving_is_one_of_medians(self, arm, baseline, expected):
     actual = _compare(arm, baseline)
     self.assertAlmostEqual(actual.saving, expected)
     self.assertIsNone(actual.interval)  # Three seeds are too few.
 
-  def test_without_a_median_of_the_baseline_nothing_is_known(self):
-    self.assertTrue(math.isnan(_compare([1] * 6, [_INF] * 6).saving))
-    self.assertIsNone(_compare([1] * 6, [_INF] * 6).interval)
+  def test_without_any_median_nothing_is_known(self):
+    self.assertTrue(math.isnan(_compare([_INF] * 6, [_INF] * 6).saving))
+    self.assertIsNone(_compare([_INF] * 6, [_INF] * 6).interval)
+
+  def test_a_baseline_that_often_fails_counts_for_the_arm(self):
+    arm = [60.0, 50, 70, 55, 65, 60, 58, 62]
+    some = [100.0, 110, 90, 105, 95, _INF, _INF, _INF]
+    actual = _compare(arm, some)
+    self.assertEqual(actual.interval[1], 1.0)
+    self.assertGreater(actual.interval[0], 0.3)
+
+  def test_censoring_of_both_claims_nothing_too_often(self):
+    rng = np.random.default_rng(0)
+    against, in_favour = 0, 0
+    for _ in range(300):
+      arm, baseline = rng.lognormal(4.6, 0.3, (2, 8))
+      arm, baseline = (np.where(x > 110, _INF, x) for x in (arm, baseline))
+      interval = _compare(arm, baseline).interval
+      if interval is not None:
+        against += interval[1] < 0
+        in_favour += interval[0] > 0
+    # 2.5 % of 300 are 7.5; the bootstrap of a median of 8 is a little wide.
+    self.assertLess(against, 16)
+    self.assertLess(in_favour, 16)
 
   def test_five_seeds_have_no_interval_and_six_have_one(self):
     costs = [1.0, 2.0, 3.0, 4.0, 5.0]

@@ -3,6 +3,7 @@
 import functools
 
 import chex
+import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -68,6 +69,7 @@ class IsOverTest(parameterized.TestCase):
     ([0.7, 0.69, 0.7], False),
     ([0.7], False),
     ([0.7, 0.7, 0.1], True),  # It stays ended while others go on.
+    ([np.float32(0.7) - 1e-8] * 2, True),  # As a mean in float32 may be.
   )
   def test_a_level_takes_two_evaluations_in_a_row(self, scores, expected):
     stop = functools.partial(budget.level, greedy=0.7, num_evaluations=2)
@@ -104,27 +106,26 @@ class IsOverTest(parameterized.TestCase):
       function(_line(0, 0, 1), [], **constants)
 
 
-class IsEvaluationDueTest(parameterized.TestCase):
+class SeedsDueTest(parameterized.TestCase):
   @parameterized.parameters((0, []), (1, [0, 1, 2, 3]), (2, [1, 3]))
-  def test_by_iterations(self, every, expected):
-    due = [
-      i
-      for i in range(4)
-      if budget.is_evaluation_due(
-        {}, [_line(0, i, i)], _evaluation(every=every)
+  def test_by_iterations_all_seeds_are(self, every, expected):
+    for i in range(4):
+      lines = [_line(0, i, i), _line(1, i, i)]
+      self.assertEqual(
+        budget.seeds_due({}, lines, _evaluation(every=every)),
+        {0, 1} if i in expected else frozenset(),
       )
-    ]
-    self.assertEqual(due, expected)
 
-  def test_by_cost_each_multiple_counts_once(self):
+  def test_by_cost_a_seed_is_at_each_multiple_of_its_own(self):
     evaluation = _evaluation(every_cost=10.0)
-    costs, progress, due = [4, 9, 10, 19, 35, 39], {}, []
-    for i, cost in enumerate(costs):
-      lines = [_line(0, i, cost), _line(1, i, 0)]
-      if budget.is_evaluation_due(progress, lines, evaluation):
-        due.append(cost)
+    progress, due = {}, []
+    for i, costs in enumerate(
+      [(4, 0), (9, 12), (10, 19), (19, 20), (35, 21), (39, 35)]
+    ):
+      lines = [_line(seed, i, cost) for seed, cost in enumerate(costs)]
+      due.append(set(budget.seeds_due(progress, lines, evaluation)))
       progress = budget.after(progress, lines, None)
-    self.assertEqual(due, [10, 35])
+    self.assertEqual(due, [set(), {1}, {0}, {1}, {0}, {1}])
 
 
 class RulesTest(parameterized.TestCase):

@@ -102,6 +102,43 @@ class RunTest(train_test.TrainTestCase):
     ended, _ = _run(cells, out)
     self.assertRegex(ended[0].error, 'optimizer.max_grad_norm = 0.5 .there: 1')
 
+  def test_a_finished_cell_with_a_higher_limit_goes_on(self):
+    out, cells = self.workdir('sweep'), _cells()[:1]
+    _run(cells, out)
+    before = train_test.read_lines(out / cells[0].name)
+    cells[0].config.stop = 'max_cost(cost_units=180)'
+    with self.assertWarnsRegex(UserWarning, 'stop is'):
+      ended, _ = _run(cells, out)
+    self.assertEqual((ended[0].is_skipped, ended[0].error), (False, None))
+    after = train_test.read_lines(out / cells[0].name)
+    self.assertEqual(after[: len(before)], before)
+    self.assertLen(after, 4)
+    self.assertTrue(_run(cells, out)[0][0].is_skipped)
+
+  def test_a_changed_line_of_a_finished_cell_is_no_result(self):
+    out, cells = self.workdir('sweep'), _cells()[:1]
+    _run(cells, out)
+    path = out / cells[0].name / 'metrics.jsonl'
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    ended, _ = _run(cells, out)
+    self.assertFalse(ended[0].is_skipped)
+    self.assertRegex(ended[0].error, 'lines of .*metrics.jsonl')
+
+  def test_any_error_of_a_cell_is_reported(self):
+    out, cells = self.workdir('sweep'), _cells()[:2]
+    trained = train.train
+
+    def fail_first(config, *args, **kwargs):
+      if config.name == cells[0].name:
+        raise MemoryError('a device')
+      return trained(config, *args, **kwargs)
+
+    with mock.patch.object(train, 'train', fail_first):
+      ended, _ = _run(cells, out)
+    self.assertEqual(
+      [one.error for one in ended], ['MemoryError: a device', None]
+    )
+
   def test_a_bad_setting_is_found_before_anything_runs(self):
     out, cells = self.workdir('sweep'), _cells()
     cells[3].config.replay.capacity = 1

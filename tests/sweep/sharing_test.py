@@ -1,9 +1,14 @@
 """Tests that cells share programs exactly where these are the same."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
+import optax
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl import base
 from replay_rl.rl import losses
 from replay_rl.run import build
 from replay_rl.run import placement
@@ -29,7 +34,12 @@ def _compiled(**changes) -> str:
       programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
     run = state.shapes_of_run(experiment.parts, config.num_seeds)
+    params = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
+      run.learner.params,
+    )
     texts = [
+      made.jitted['init'].lower(params, run.seed, run.hyper).as_text(),
       made.jitted['cycle'].lower(run, experiment.schedule(0)).as_text(),
       made.jitted['samples'].lower(run).as_text(),
     ]
@@ -84,6 +94,54 @@ class KeyTest(parameterized.TestCase):
     self.assertNotEqual(
       sharing.key(*_experiment(**changes)), sharing.key(*_experiment())
     )
+
+  def test_a_number_that_an_optimizer_starts_from_is_an_input(self):
+    def started(learning_rate, *, start: base.Scalar):
+      def init(params):
+        return {'start': jnp.asarray(start, jnp.float32)}
+
+      def update(updates, state, params=None):
+        del params
+        return jax.tree.map(lambda x: -state['start'] * x, updates), state
+
+      return optax.GradientTransformation(init, update)
+
+    def states(start):
+      config = tiny.config()
+      experiment = build.experiment(
+        config,
+        build.planned_shape(config),
+        {'optimizer': functools.partial(started, start=start)},
+      )
+      mesh, sampler_mesh = placement.meshes_of_run(config, experiment.parts)
+      with jax.set_mesh(mesh):
+        made = programs.build(
+          experiment.parts,
+          build.task(config),
+          programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
+        )
+        params = experiment.parts.init_params_fn(jax.random.key(0))
+        for hyper in (
+          experiment.parts.hyper,
+          self._with_start(experiment, 9.0),
+        ):
+          run = made.init(
+            params, jnp.zeros((1,), jnp.uint32), state.of_seeds(hyper, 1)
+          )
+          yield [
+            float(leaf[0])
+            for leaf in jax.tree.leaves(run.learner.opt_state)
+            if leaf.dtype == jnp.float32 and leaf.ndim == 1
+          ]
+
+    first, second = states(1.0)
+    self.assertIn(1.0, first)
+    self.assertIn(9.0, second)
+
+  def _with_start(self, experiment, start):
+    hyper = {name: dict(x) for name, x in experiment.parts.hyper.items()}
+    hyper['optimizer.transform']['start'] = start
+    return hyper
 
   def test_a_function_of_the_user_is_its_own(self):
     def key(loss):
