@@ -17,6 +17,7 @@ LAYERS = (
     'overrides',
     'command_line',
     'json_files',
+    'tolerances',
   ),
   ('parallel', 'disk', 'provenance'),
   ('replay', 'rl', 'lm', 'tasks'),

@@ -5,7 +5,7 @@ Arrays are `[S, I]`: one row per seed, one column per iteration.
 
 import numpy as np
 
-from replay_rl.run import budget
+from replay_rl import tolerances
 
 
 def trailing_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -34,7 +34,7 @@ def crossings(values: np.ndarray, threshold: float) -> np.ndarray:
   Returns:
     `[S]` int64 column; -1 where a row does not reach it.
   """
-  is_reached = values >= threshold - budget.ROUNDING
+  is_reached = values >= threshold - tolerances.SCORE
   return np.where(is_reached.any(axis=1), is_reached.argmax(axis=1), -1)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay_rl.run import budget
+from replay_rl import tolerances
 
 MIN_SEEDS = 6  # With 4 seeds, an interval of 95 % covers 87 %.
 NUM_RESAMPLES = 10_000
@@ -62,7 +62,7 @@ def cost_to_level(
     )
   in_a_row = 0
   for i, score in enumerate(scores):
-    in_a_row = in_a_row + 1 if score >= level - budget.ROUNDING else 0
+    in_a_row = in_a_row + 1 if score >= level - tolerances.SCORE else 0
     if in_a_row == num_evaluations:
       return float(costs[i - num_evaluations + 1])
   return math.inf

@@ -14,12 +14,11 @@ from typing import Any
 from typing import NamedTuple
 
 from replay_rl import constants
+from replay_rl import tolerances
 from replay_rl.run import config as config_lib
 
 COST = 'ledger/cost_units'
 SCORE = 'eval/greedy'
-# Scores are means in float32: .7 may be written as .69999999.
-ROUNDING = 1e-6
 
 Positive = Annotated[float, constants.POSITIVE]
 Count = Annotated[int, constants.interval('[1, inf)')]
@@ -87,7 +86,9 @@ def level(
     num_evaluations: how many in a row, because a single one may be luck.
   """
   scores = [line[SCORE] for line in evaluations[-num_evaluations:]]
-  return len(scores) == num_evaluations and min(scores) >= greedy - ROUNDING
+  return (
+    len(scores) == num_evaluations and min(scores) >= greedy - tolerances.SCORE
+  )
 
 
 def first_of(*functions: StopFn) -> StopFn:
