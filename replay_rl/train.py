@@ -93,14 +93,9 @@ _HEARTBEAT = flags.DEFINE_integer(
   'Seconds without a sign of a process, after which all others end.',
 )
 
-# (config, experiment, task, settings) -> programs
+# (parts, task, settings) -> programs
 MakePrograms = Callable[
-  [
-    config_lib.Config,
-    build.Experiment,
-    task_lib.Task | task_lib.TextTask,
-    programs_lib.Settings,
-  ],
+  [state.Parts, task_lib.Task | task_lib.TextTask, programs_lib.Settings],
   programs_lib.Programs,
 ]
 
@@ -112,7 +107,7 @@ def train(
   stop_after: int | None = None,
   allow_code_change: bool = False,
   allow_memory: bool = False,
-  make_programs: MakePrograms | None = None,
+  make_programs: MakePrograms = programs_lib.build,
   **functions: Callable,
 ) -> state.RunState:
   """Trains a run to its end, from its newest checkpoint if there is one.
@@ -128,8 +123,8 @@ def train(
       packages have changed; the folder records it.
     allow_memory: whether to warn, and go on, where the run needs more memory
       than there is.
-    make_programs: compiles the programs; None for new ones. A sweep gives the
-      programs of another run that can share them.
+    make_programs: builds the programs of the run. A sweep returns here those of
+      another run that can share them.
     **functions: replacements for what the config names, such as
       `weights=my_rule`; the keys are those of `functions.KINDS`. The folder
       records a hash of their sources.
@@ -165,9 +160,8 @@ def train(
     stack.enter_context(jax.set_mesh(mesh))
     for note in task_lib.notes(task):
       logs.say(note)
-    programs = (make_programs or _programs)(
-      config,
-      experiment,
+    programs = make_programs(
+      experiment.parts,
       task,
       programs_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
@@ -230,16 +224,6 @@ def add_checkpoint(made_of: dict[str, Any], config: config_lib.Config) -> None:
     made_of['data']['model.checkpoint'] = hf_files.content_hash(
       pathlib.Path(config.model.checkpoint).expanduser()
     )
-
-
-def _programs(
-  config: config_lib.Config,
-  experiment: build.Experiment,
-  task: task_lib.Task | task_lib.TextTask,
-  settings: programs_lib.Settings,
-) -> programs_lib.Programs:
-  del config  # All that the programs need of it is in the others.
-  return programs_lib.build(experiment.parts, task, settings)
 
 
 def _resolved(workdir: str | pathlib.Path) -> pathlib.Path:
@@ -322,8 +306,9 @@ def _loop(
             samples=config.logging.samples_every > 0,
           )
         )
-    done = logs.read(workdir) if first else []
-    progress = budget.after({}, done, experiment.stop)
+    progress: budget.Progress = {}
+    if first:
+      progress = budget.after({}, logs.read(workdir), experiment.stop)
     for iteration in range(first, end):
       if budget.is_over(progress):
         logs.say(f'{workdir}: stop ended it after {iteration} iterations')

@@ -12,8 +12,9 @@ from typing import Any
 import tensorstore
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-_NUM_KEPT = 16  # Descriptions; those of one save are about three.
-_MAX_CACHE = 2**22  # Bytes of lists of arrays, of which a run rereads none.
+_NUM_KEPT = 16  # Answers; a save asks for about three different ones.
+# Bytes of Orbax's cache of lists of arrays. A run reads each list once.
+_MAX_CACHE = 2**22
 
 
 def hold_flat() -> None:

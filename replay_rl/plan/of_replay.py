@@ -28,7 +28,7 @@ FLAGS = flags.FlagValues()
 _MU = flags.DEFINE_float(
   'mu',
   None,
-  'Cost of generating a rollout over that of training on it.',
+  'Cost of generating a rollout, divided by the cost of training on it.',
   flag_values=FLAGS,
 )
 _RHO = flags.DEFINE_float(
@@ -46,7 +46,8 @@ _ALPHA = flags.DEFINE_float(
 _TAU = flags.DEFINE_float(
   'tau',
   None,
-  'Age in updates at which the variance is twice that of a fresh rollout.',
+  'Age, in updates, at which the gradient of a rollout has twice the variance '
+  'that it has for a fresh rollout.',
   flag_values=FLAGS,
 )
 _CURVE = flags.DEFINE_string(

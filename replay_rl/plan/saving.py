@@ -11,7 +11,7 @@ import numpy as np
 from replay_rl.replay import noise
 from replay_rl.replay import planner
 
-_MAX_UPDATES = 1e4  # Of a buffer, without --max_x.
+_MAX_UPDATES = 1e4  # The largest x that is tried if no --max_x is given.
 _UPDATES = (1, 2, 4, 8)  # U of the settings.
 _FACTORS = (0.5, 2.0)  # By which an input may be wrong.
 
@@ -73,8 +73,8 @@ def inputs(
   """Returns the inputs that the flags give.
 
   Raises:
-    ValueError: alpha and tau are given with a curve, one of them is missing, or
-      the curve cannot be read.
+    ValueError: a curve is given together with alpha or tau; or there is no
+      curve, and alpha or tau is missing; or the curve cannot be read.
   """
   if curve is not None:
     if alpha is not None or tau is not None:
@@ -189,10 +189,10 @@ def plan(
   known = inputs(**given)
   mean = noise.mean_variance(known.variance)
   ratios, cost = known.optimum()
+  of_paper = planner.paper_baseline(mean, mu=known.mu, rho=known.rho)
   result['optimum'] = ratios._asdict() | {
     'saving': known.saving(ratios),
-    'paper_saving': 1
-    - cost / planner.paper_baseline(mean, mu=known.mu, rho=known.rho),
+    'paper_saving': 1 - cost / of_paper,
   }
   rows = sensitivity(given, ratios)
   result['sensitivity'] = [row._asdict() for row in rows]

@@ -31,7 +31,6 @@ from replay_rl import constants
 from replay_rl.replay import noise
 
 Positive = Annotated[float, constants.POSITIVE]
-NonNegative = Annotated[float, constants.NON_NEGATIVE]
 Correlation = Annotated[float, constants.FRACTION]
 # From 1/2 on, noise grows so fast that J has no minimum inside.
 Alpha = Annotated[float, constants.interval('(0, 0.5)')]

@@ -139,10 +139,15 @@ class Log:
     return {name: file.mark() for name, file in self.files.items()}
 
 
-def read(folder: pathlib.Path) -> list[dict[str, Any]]:
-  """Returns the lines of metrics of a run whose log is open."""
-  text = (folder / METRICS).read_bytes()
-  return [json_files.parse(line) for line in text.splitlines()]
+def read(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
+  """Yields the lines of metrics of a run; half a line at the end is an error.
+
+  Raises:
+    ValueError: a line is not JSON.
+  """
+  with open(folder / METRICS, 'rb') as file:
+    for line in file:
+      yield json_files.parse(line)
 
 
 def check(folder: pathlib.Path, marks: Mapping[str, line_file.Mark]) -> None:

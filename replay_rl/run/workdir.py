@@ -123,17 +123,7 @@ def claim(
     _write(path, made_of)
     return []
   before = _read(path, made_of)
-  differing = _differing(before, made_of)
-  _refuse(folder, 'config', _refused(differing['config']))
-  _refuse(folder, 'data', differing['data'])
-  for part in _OF_CODE * (not allow_code_change):
-    _refuse(
-      folder,
-      part,
-      differing[part],
-      '; --allow_code_change goes on, and records it',
-    )
-  changes = {part: pairs for part, pairs in differing.items() if pairs}
+  changes = compare(folder, made_of, allow_code_change=allow_code_change)
   if not changes:
     return []
   steps = [
@@ -146,6 +136,38 @@ def claim(
     for pairs in changes.values()
     for name, (was, now) in list(pairs.items())[:_NUM_SHOWN]
   ]
+
+
+def compare(
+  folder: pathlib.Path,
+  made_of: dict[str, Any],
+  *,
+  allow_code_change: bool,
+) -> dict[str, dict[str, tuple[Any, Any]]]:
+  """Returns what differs from the record of a folder and may differ.
+
+  Args:
+    folder: of the run.
+    made_of: see `record`.
+    allow_code_change: whether the code and the packages may differ.
+
+  Returns:
+    By part of the record and by name, what was and what is now.
+
+  Raises:
+    ValueError: see `claim`.
+  """
+  differing = _differing(_read(folder / CONFIG, made_of), made_of)
+  _refuse(folder, 'config', _refused(differing['config']))
+  _refuse(folder, 'data', differing['data'])
+  for part in _OF_CODE * (not allow_code_change):
+    _refuse(
+      folder,
+      part,
+      differing[part],
+      '; --allow_code_change goes on, and records it',
+    )
+  return {part: pairs for part, pairs in differing.items() if pairs}
 
 
 def _write(path: pathlib.Path, made_of: dict[str, Any]) -> None:

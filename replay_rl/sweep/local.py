@@ -5,6 +5,7 @@ each program is compiled once. A finished cell is skipped, an unfinished one
 continues from its checkpoint, and one that fails does not stop the others.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -12,6 +13,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import logs
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import schedule
+from replay_rl.run import state
 from replay_rl.run import workdir
 from replay_rl.sweep import cells as cells_lib
 from replay_rl.sweep import sharing
@@ -90,7 +93,6 @@ def run(
   for number, planned in enumerate(ordered, start=1):
     for program in [x for x in shared if x != planned.program]:
       del shared[program]  # No later cell needs it.
-
     one = _run_cell(
       planned.cell,
       out / planned.cell.name,
@@ -106,16 +108,26 @@ def run(
 def _shared(
   shared: dict[int, programs_lib.Programs],
   program: int,
-  config: config_lib.Config,
-  experiment: build.Experiment,
+  parts: state.Parts,
   task: task_lib.Task | task_lib.TextTask,
   settings: programs_lib.Settings,
 ) -> programs_lib.Programs:
   """Returns programs of `shared`, or new ones, which it adds."""
-  del config
   if program not in shared:
-    shared[program] = programs_lib.build(experiment.parts, task, settings)
+    shared[program] = programs_lib.build(parts, task, settings)
   return shared[program]
+
+
+@contextlib.contextmanager
+def _built(
+  config: config_lib.Config,
+) -> Iterator[tuple[task_lib.Task | task_lib.TextTask, build.Experiment]]:
+  """Builds the task of a cell, which ends with the body, and what uses it."""
+  task = build.task(config)
+  try:
+    yield task, build.experiment(config, task.shape)
+  finally:
+    task_lib.close(task)
 
 
 def plan(
@@ -130,12 +142,11 @@ def plan(
   planned = []
   for cell in cells:
     try:
-      task = build.task(cell.config)
-      experiment = build.experiment(cell.config, task.shape)
-      task_lib.close(task)
+      with _built(cell.config) as (task, experiment):
+        key = sharing.key(cell.config, experiment)
+        cost_units = _cost(cell.config, experiment)
     except ValueError as error:
       raise ValueError(f'cell {cell.name!r}: {error}') from error
-    key = sharing.key(cell.config, experiment)
     if not isinstance(task, task_lib.Task):
       key += cell.name  # Its programs call the verifier of its own task.
     planned.append(
@@ -143,7 +154,7 @@ def plan(
         cell=cell,
         program=keys.setdefault(key, len(keys)),
         is_finished=_is_finished(cell, out / cell.name),
-        cost_units=_cost(cell.config, experiment),
+        cost_units=cost_units,
       )
     )
   return planned
@@ -214,14 +225,10 @@ def _check_finished(
   cell: cells_lib.Cell, folder: pathlib.Path, *, allow_code_change: bool
 ) -> None:
   """Raises ValueError if the folder holds another run, or one of other code."""
-  task = build.task(cell.config)
-  try:
-    experiment = build.experiment(cell.config, task.shape)
+  with _built(cell.config) as (task, experiment):
     made_of = train.record(cell.config, experiment, task)
-    train.add_checkpoint(made_of, cell.config)
-    workdir.claim(folder, made_of, allow_code_change=allow_code_change)
-  finally:
-    task_lib.close(task)
+  train.add_checkpoint(made_of, cell.config)
+  workdir.compare(folder, made_of, allow_code_change=allow_code_change)
 
 
 def _line(

@@ -37,7 +37,7 @@ def write(cells: Sequence[cells_lib.Cell], out: pathlib.Path) -> None:
   rows: list[dict[str, Any]] = []
   scores: dict[str, None] = {}
   for cell in cells:
-    lines = logs.read(out / cell.name)
+    lines = list(logs.read(out / cell.name))
     evaluated = [line for line in lines if budget.SCORE in line]
     seeds = {line['seed'] for line in evaluated}
     ends = {x['seed']: x for x in lines if x['seed'] not in seeds}

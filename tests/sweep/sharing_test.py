@@ -1,5 +1,6 @@
 """Tests that cells share programs exactly where these are the same."""
 
+import contextlib
 import functools
 
 import jax
@@ -23,16 +24,22 @@ def _experiment(**changes):
   return config, build.experiment(config, build.planned_shape(config))
 
 
-def _compiled(**changes) -> str:
-  """Returns the text of the programs of a config, before compilation."""
-  config, experiment = _experiment(**changes)
+@contextlib.contextmanager
+def _programs(config, experiment):
+  """Builds the programs of a config, and enters its mesh."""
   mesh, sampler_mesh = placement.meshes_of_run(config, experiment.parts)
   with jax.set_mesh(mesh):
-    made = programs.build(
+    yield programs.build(
       experiment.parts,
       build.task(config),
       programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
+
+
+def _compiled(**changes) -> str:
+  """Returns the text of the programs of a config, before compilation."""
+  config, experiment = _experiment(**changes)
+  with _programs(config, experiment) as made:
     run = state.shapes_of_run(experiment.parts, config.num_seeds)
     params = jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
@@ -113,13 +120,7 @@ class KeyTest(parameterized.TestCase):
         build.planned_shape(config),
         {'optimizer': functools.partial(started, start=start)},
       )
-      mesh, sampler_mesh = placement.meshes_of_run(config, experiment.parts)
-      with jax.set_mesh(mesh):
-        made = programs.build(
-          experiment.parts,
-          build.task(config),
-          programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
-        )
+      with _programs(config, experiment) as made:
         params = experiment.parts.init_params_fn(jax.random.key(0))
         for hyper in (
           experiment.parts.hyper,

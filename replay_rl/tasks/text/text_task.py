@@ -105,11 +105,14 @@ def make(
       _check_size(num_evaluation_prompts, eval_table)
   for name, (of_set, kept) in tables.items():
     # The verifier would refuse an answer when it is asked for, after hours.
+    asked = [of_set[row] for row in kept.rows]
     problems_lib.check_answers(
-      [of_set[row] for row in kept.rows],
-      name=name,
-      max_answer_chars=max_answer_chars,
+      asked, name=name, max_answer_chars=max_answer_chars
     )
+  hashes = {
+    name: problems_lib.content_hash(of_set)
+    for name, (of_set, _) in tables.items()
+  }
   verifier_fn = functools.cache(
     lambda: verifier.Verifier(
       num_workers=num_workers,
@@ -138,20 +141,20 @@ def make(
     reference_fn=lambda row: both[row].answer,
     decode_fn=functools.partial(words.decode, skip_special=False),
     statuses=tuple(_as_name(status) for status in verifier.STATUSES),
-    sources={'tokenizer': words.content_hash}
-    | {
-      name: problems_lib.content_hash(of_set)
-      for name, (of_set, _) in tables.items()
-    },
+    sources={'tokenizer': words.content_hash} | hashes,
     notes=tuple(
       note
       for name, (of_set, kept) in tables.items()
       for note in _notes(name, of_set, kept, words)
     ),
-    close_fn=lambda: (
-      verifier_fn().close() if verifier_fn.cache_info().currsize else None
-    ),
+    close_fn=functools.partial(_close, verifier_fn),
   )
+
+
+def _close(verifier_fn: Any) -> None:
+  """Ends the processes of the verifier, if it was ever asked for."""
+  if verifier_fn.cache_info().currsize:
+    verifier_fn().close()
 
 
 def judge(
