@@ -26,6 +26,7 @@ from replay_rl.lm import cache as cache_lib
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import events
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import state
 
 
@@ -87,7 +88,7 @@ def measure(config, repeats, profile):
 
   @jax.jit
   def generate(run, prompts):
-    return events.generate(events.policy(run), prompts, parts)
+    return generation_lib.generate(generation_lib.policy(run), prompts, parts)
 
   @functools.partial(jax.jit, donate_argnums=0)
   def learn(run, generation, rewards):

@@ -107,6 +107,7 @@ def measure_ours(size: dict, cache: str, repeats: int) -> dict:
 
   from replay_rl.lm import architecture
   from replay_rl.run import events
+  from replay_rl.run import generation as generation_lib
   from replay_rl.run import schedule
   from replay_rl.run import state
 
@@ -138,12 +139,12 @@ def measure_ours(size: dict, cache: str, repeats: int) -> dict:
     whole.append(seconds)
 
   def sample(run):
-    prompts = events.draw_prompts(run.seed, run.clock, parts, task)
-    return events.generate(events.policy(run), prompts, parts)
+    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    return generation_lib.generate(generation_lib.policy(run), prompts, parts)
 
   stages = {
     'sample': jax.jit(sample),
-    'judge': jax.jit(functools.partial(events.judge, task=task)),
+    'judge': jax.jit(functools.partial(generation_lib.judge, task=task)),
     'insert': jax.jit(
       functools.partial(events.remember, parts=parts), donate_argnums=0
     ),

@@ -22,10 +22,10 @@ GROUP_SIZE = 8
 BUDGET = 100_000.0  # Cost units of a seed; the best cells need about 30,000.
 QUANTUM = 4_000.0  # Cost units between evaluations.
 LEVEL = 0.8
-RATES = (3.5e-4, 7e-4, 14e-4)
+RATES = (0.875e-4, 1.75e-4, 3.5e-4, 7e-4, 14e-4)
 BATCHES = {1: (64, 128, 256, 480), 2: (64, 128, 256, 480)} | {
   4: (64, 128, 256, 480),
-  8: (128, 256),
+  8: (128, 256, 512),
 }
 
 

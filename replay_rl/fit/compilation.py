@@ -19,9 +19,10 @@ import numpy as np
 from replay_rl import base
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
+from replay_rl.lm import sampler
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
-from replay_rl.run import events as events_lib
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import schedule
 from replay_rl.run import state
@@ -161,7 +162,10 @@ def programs(
   where = {'mesh': mesh, 'size_of_run': first.memory.outputs}
   compile_one = functools.partial(measure, **where)
   events = max(
-    map(experiment.schedule, range(config.num_iterations)),
+    map(
+      experiment.schedule,
+      range(min(config.num_iterations, schedule.MAX_CYCLES)),
+    ),
     key=schedule.num_updates,
   )
   if 'cycle' in jitted:
@@ -169,7 +173,7 @@ def programs(
   else:
     yield from _events(compile_one, jitted, run, parts, events, **where)
   if config.evaluation.is_on:
-    learned = events_lib.policy(run._replace(sampler=None))
+    learned = generation_lib.policy(run._replace(sampler=None))
     prompts = _prompts(parts, config.num_seeds, config.evaluation.num_prompts)
     yield compile_one('evaluate', jitted['evaluate'], learned, prompts)
   if config.logging.samples_every:
@@ -191,10 +195,14 @@ def _events(
 ) -> Iterator[Program]:
   """Yields the programs of a cycle whose events are separate programs."""
   num_seeds = run.seed.shape[0]
-  policy = events_lib.policy(run._replace(sampler=None))
+  policy = generation_lib.policy(run._replace(sampler=None))
+  if parts.num_spans:
+    numbers = jax.ShapeDtypeStruct((num_seeds, parts.num_spans), np.int32)
+    policy = generation_lib.policy(run, sampler.Spans(numbers, numbers))
   prompts = _prompts(parts, num_seeds, parts.num_prompts)
   generate = compile_one('generate', jitted['generate'], policy, prompts)
-  if parts.num_publications and generate.memory is not None:
+  is_copied = parts.num_publications and not parts.num_spans
+  if is_copied and generate.memory is not None:
     # Its weights are a copy of those in the ring, so the whole run stays.
     memory = generate.memory._replace(rest_of_run=size_of_run)
     generate = generate._replace(memory=memory)

@@ -1,6 +1,7 @@
 """Generation: one jitted program of prefill and decode with a KV cache."""
 
 import functools
+from collections.abc import Callable
 from typing import Annotated
 from typing import NamedTuple
 
@@ -31,6 +32,29 @@ class _Step(NamedTuple):
   is_sampled: base.Array
 
 
+class Spans(NamedTuple):
+  """Which of N weights sample each token: the K spans of a response.
+
+  A worker of an asynchronous system gets new weights while it writes. Its cache
+  keeps the keys and values that earlier weights made.
+
+  slots: `[K]` int32, index of the weights of each span.
+  first_tokens: `[K]` int32, first token of each span, in order. The first is 0.
+    A span that starts where the next one does, or after the last token, samples
+    nothing.
+  """
+
+  slots: base.Array
+  first_tokens: base.Array
+
+  def slots_of_tokens(self, max_new_tokens: int) -> base.Array:
+    """Returns the index of the weights of each token of a response, `[R]`."""
+    spans_R = jnp.searchsorted(
+      self.first_tokens, jnp.arange(max_new_tokens), side='right'
+    )
+    return self.slots[spans_R - 1]
+
+
 class _Loop(NamedTuple):
   """The state of decoding: num_steps `[]` tokens drawn so far of each row."""
 
@@ -54,6 +78,7 @@ def generate(
   temperature: Annotated[base.Scalar | None, constants.TEMPERATURE],
   top_k: Annotated[int | None, constants.interval('[1, inf)')],
   top_p: Annotated[base.Scalar | None, constants.interval('(0, 1]')],
+  spans: Spans | None = None,
 ) -> base.Completions:
   """Samples one response to each prompt.
 
@@ -77,6 +102,8 @@ def generate(
     top_p: `[]`, sample among the fewest tokens of at least this mass; None for
       all. Other values of temperature and top_p need no compilation, as opposed
       to None.
+    spans: which weights sample each token; `params` then have a leading axis
+      `[N]`. None samples all tokens with the same weights.
 
   Returns:
     `Completions` with T = L + R.
@@ -97,6 +124,7 @@ def generate(
     temperature=_as_input(temperature),
     top_k=top_k,
     top_p=_as_input(top_p),
+    spans=spans,
   )
 
 
@@ -117,6 +145,7 @@ def _generate(
   temperature: base.Array | None,
   top_k: int | None,
   top_p: base.Array | None,
+  spans: Spans | None,
 ) -> base.Completions:
   chex.assert_rank([prompts.tokens, prompts.lengths, rollout_id], [2, 1, 1])
   chex.assert_type([prompts.tokens, prompts.lengths], jnp.int32)
@@ -125,7 +154,8 @@ def _generate(
     [prompts.tokens, prompts.lengths, rollout_id], 1
   )
   B, L = prompts.tokens.shape
-  config = model.config_of(graphdef, params)
+  weights = _weights(params, spans)
+  config = model.config_of(graphdef, weights(0))
   _check_arguments(
     config,
     prompt_columns=L,
@@ -134,10 +164,9 @@ def _generate(
     pad_id=pad_id,
     top_k=top_k,
   )
-  params = model.unstack(params)
   row_keys_B = jax.vmap(jax.random.fold_in, (None, 0))(rng_key, rollout_id)
 
-  def draw(x_BD, num_steps, is_finished_B):
+  def draw(params, x_BD, num_steps, is_finished_B):
     """Returns the next token of every row, and which rows it finishes."""
     step = _draw(
       jax.vmap(jax.random.fold_in, (0, None))(row_keys_B, num_steps),
@@ -150,10 +179,7 @@ def _generate(
     is_end_B = jnp.any(step.tokens[:, None] == jnp.array([eos_ids]), axis=1)
     return step, is_finished_B | is_end_B
 
-  def is_running(loop):
-    return (loop.num_steps < max_new_tokens) & ~_all_rows(loop.is_finished)
-
-  def decode(loop):
+  def decode(params, loop):
     x_B1D, cache = model.extend(
       graphdef,
       params,
@@ -161,7 +187,9 @@ def _generate(
       loop.cache,
       is_valid=~loop.is_finished[:, None],
     )
-    step, is_finished = draw(x_B1D[:, 0], loop.num_steps, loop.is_finished)
+    step, is_finished = draw(
+      params, x_B1D[:, 0], loop.num_steps, loop.is_finished
+    )
     steps = jax.tree.map(
       lambda leaf_RB, leaf_B: leaf_RB.at[loop.num_steps].set(leaf_B),
       loop.steps,
@@ -169,8 +197,16 @@ def _generate(
     )
     return _Loop(loop.num_steps + 1, steps, is_finished, cache)
 
+  def decode_until(end, params, loop):
+    return jax.lax.while_loop(
+      lambda loop: (loop.num_steps < end) & ~_all_rows(loop.is_finished),
+      functools.partial(decode, params),
+      loop,
+    )
+
   # Prefill: the gap after a short prompt stays masked, so that responses grow
   # in the same column of all rows.
+  params = weights(0)
   x_BLD, cache = model.extend(
     graphdef,
     params,
@@ -180,7 +216,7 @@ def _generate(
   )
   last_B11 = prompts.lengths[:, None, None] - 1
   last_BD = jnp.take_along_axis(x_BLD, last_B11, axis=1)[:, 0]
-  step, is_finished = draw(last_BD, 0, jnp.zeros((B,), bool))
+  step, is_finished = draw(params, last_BD, 0, jnp.zeros((B,), bool))
   steps = jax.tree.map(
     lambda leaf_B: (
       jnp.zeros((max_new_tokens, B), leaf_B.dtype).at[0].set(leaf_B)
@@ -189,10 +225,30 @@ def _generate(
   )
   # The last token is never read, so it needs no column.
   cache = cache_lib.grow(cache, max_new_tokens - 1)
-  loop = jax.lax.while_loop(
-    is_running, decode, _Loop(jnp.int32(1), steps, is_finished, cache)
-  )
+  loop = _Loop(jnp.int32(1), steps, is_finished, cache)
+  if spans is None:
+    loop = decode_until(max_new_tokens, params, loop)
+  else:
+    ends_K = jnp.append(spans.first_tokens[1:], max_new_tokens)
+    loop = jax.lax.fori_loop(
+      0,
+      ends_K.shape[0],
+      lambda k, loop: decode_until(ends_K[k], weights(k), loop),
+      loop,
+    )
   return _completions(prompts, loop, pad_id)
+
+
+def _weights(
+  params: base.PyTree, spans: Spans | None
+) -> Callable[[base.Array | int], base.PyTree]:
+  """Returns the function that gives the weights of a span."""
+  if spans is None:
+    whole = model.unstack(params)
+    return lambda span: whole
+  return lambda span: model.unstack(
+    jax.tree.map(lambda leaf: leaf[spans.slots[span]], params)
+  )
 
 
 def _as_input(value: base.Scalar | None) -> base.Array | None:

@@ -33,7 +33,6 @@ from replay_rl.run import schedule
 
 # Of a device's memory; the runtime and fragments take the rest.
 USABLE = 0.9
-_MAX_CYCLES = 1000  # Of a schedule, for the average of their updates.
 
 # Its own flags, so that other programs can be imported beside this one.
 FLAGS = flags.FlagValues()
@@ -105,7 +104,7 @@ def plan(
   experiment = build.experiment(config, build.planned_shape(config))
   parts = experiment.parts
   updates_per_iteration = schedule.mean_updates(
-    experiment.schedule, min(config.num_iterations, _MAX_CYCLES)
+    experiment.schedule, min(config.num_iterations, schedule.MAX_CYCLES)
   )
   memory = memory_lib.memory(config, parts, abstract_mesh)
   seeds_at_once = config.num_seeds if config.vmap_seeds else 1

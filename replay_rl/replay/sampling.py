@@ -96,11 +96,7 @@ def gumbel_top_k(
   """
   _check_weights(weights)
   capacity = weights.shape[0]
-  if num_draws > capacity:
-    raise ValueError(
-      f'num_draws = {num_draws}: must be at most capacity = {capacity} without '
-      'replacement'
-    )
+  _check_num_draws(num_draws, capacity)
   is_eligible_C = is_eligible(weights)
   # The noise is added to a value near 0, where float32 resolves it best.
   logits_C = jnp.log(weights) - jnp.log(_scale(weights))
@@ -110,6 +106,40 @@ def gumbel_top_k(
   keys_B, slots_B = jax.lax.top_k(keys_C, num_draws)
   num_eligible = jnp.sum(is_eligible_C, dtype=jnp.int32)
   return _draw(scaled(weights), slots_B, keys_B > -jnp.inf, num_eligible)
+
+
+def largest(
+  rng_key: base.Array, weights: base.Array, num_draws: int
+) -> base.Draw:
+  """Takes the slots of the largest weights, without chance.
+
+  Args:
+    rng_key: not used.
+    weights: `[C]` float32. Of equal weights the slot with the lower number is
+      taken first.
+    num_draws: B, at most C.
+
+  Returns:
+    `base.Draw` of B draws, the largest first, valid as long as there are
+    eligible slots. `probs` are 1, because nothing is left to chance.
+
+  Raises:
+    ValueError: if `num_draws` exceeds C.
+  """
+  del rng_key
+  _check_weights(weights)
+  _check_num_draws(num_draws, weights.shape[0])
+  is_eligible_C = is_eligible(weights)
+  largest_B, slots_B = jax.lax.top_k(
+    jnp.where(is_eligible_C, weights, 0.0), num_draws
+  )
+  is_valid_B = largest_B > 0
+  return base.Draw(
+    jnp.where(is_valid_B, slots_B, weights.shape[0]),
+    is_valid_B.astype(jnp.float32),
+    is_valid_B,
+    jnp.sum(is_eligible_C, dtype=jnp.int32),
+  )
 
 
 @constants.checked
@@ -246,6 +276,14 @@ def _draw(
   # Zero says that a row was not drawn.
   probs_B = jnp.where(is_valid_B, jnp.maximum(probs_B, MIN_WEIGHT), 0.0)
   return base.Draw(slots_B, probs_B, is_valid_B, num_eligible)
+
+
+def _check_num_draws(num_draws: int, capacity: int) -> None:
+  if num_draws > capacity:
+    raise ValueError(
+      f'num_draws = {num_draws}: must be at most capacity = {capacity} without '
+      'replacement'
+    )
 
 
 def _check_weights(weights: base.Array) -> None:

@@ -17,6 +17,7 @@ from replay_rl.replay import buffer
 from replay_rl.replay import sampling
 
 ADVANTAGE_EPSILON = 1e-6  # Of `advantage_magnitude`.
+_MAX_COUNT = 2**24  # Up to here, float32 has every integer.
 NEVER_USED_WEIGHT = 1e30  # Of `never_used_first`; a used slot has 1.
 
 
@@ -136,6 +137,31 @@ def never_used_first(state: base.BufferState, step: base.Array) -> base.Array:
   return jnp.where(is_unused_C, jnp.float32(NEVER_USED_WEIGHT), 1.0)
 
 
+def newest_unused(state: base.BufferState, step: base.Array) -> base.Array:
+  """More for later rollouts, zero for those that were sampled before.
+
+  With `sampling.largest` a buffer is a queue that gives the newest first, LIFO.
+
+  Raises:
+    ValueError: the buffer has more slots than float32 can count.
+  """
+  del step
+  return _rank_of_unused(state, buffer.insertion_age(state), 'newest_unused')
+
+
+def oldest_unused(state: base.BufferState, step: base.Array) -> base.Array:
+  """More for earlier rollouts, zero for those that were sampled before.
+
+  With `sampling.largest` a buffer is a queue that gives the oldest first, FIFO.
+
+  Raises:
+    ValueError: the buffer has more slots than float32 can count.
+  """
+  del step
+  # The complement turns the order around.
+  return _rank_of_unused(state, ~buffer.insertion_age(state), 'oldest_unused')
+
+
 def product(*weight_rules: base.WeightRule) -> base.WeightRule:
   """Returns the rule that multiplies the weights of several rules.
 
@@ -178,6 +204,23 @@ def _multiply(
   product_C = jnp.where(is_in_range, product_C, rescaled_C)
   product_C = jnp.maximum(product_C, sampling.MIN_WEIGHT)
   return jnp.where(is_eligible_C, product_C, 0.0)
+
+
+def _rank_of_unused(
+  state: base.BufferState, keys_C: base.Array, reader: str
+) -> base.Array:
+  """Returns C for the smallest key, 1 for the largest, and 0 for used slots."""
+  capacity = keys_C.shape[0]
+  if capacity > _MAX_COUNT:
+    raise ValueError(
+      f'replay.capacity = {capacity}: must be at most {_MAX_COUNT} for {reader}'
+    )
+  order_C = jnp.argsort(keys_C, descending=True)
+  rank_C = jnp.zeros((capacity,), jnp.float32)
+  rank_C = rank_C.at[order_C].set(
+    jnp.arange(1, capacity + 1, dtype=jnp.float32)
+  )
+  return jnp.where(state.times_sampled == 0, rank_C, 0.0)
 
 
 def _age(state: base.BufferState, step: base.Array, reader: str) -> base.Array:

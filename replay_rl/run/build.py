@@ -85,11 +85,13 @@ def experiment(
   chosen = functions_lib.choose(config, functions or {})
   if config.warm_start.num_steps:
     functions_lib.choose_warm_start(config)
-    functions_lib.check_tokens(
+    rules.check_tokens(
       'warm_start.batch_size', config.warm_start.batch_size, shape
     )
   transformer = _transformer(config.model, shape)
   graphdef = _graphdef(transformer)
+  of_cycles = chosen['schedule'].bind(chosen['schedule'].scalars)
+  needs = schedule.needs(of_cycles)
   generate_fn = functools.partial(
     sampler.generate,
     graphdef,
@@ -122,7 +124,10 @@ def experiment(
     num_prompts=config.sampler.num_prompts,
     group_size=config.sampler.group_size,
     num_rows=0,
-    num_publications=rules.lag_in_iterations(config),
+    num_publications=(
+      needs.num_publications or rules.lag_in_iterations(config)
+    ),
+    num_spans=needs.num_spans,
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
   )
@@ -133,7 +138,7 @@ def experiment(
   stop = chosen.get('stop')
   return Experiment(
     parts,
-    schedule=chosen['schedule'].bind(chosen['schedule'].scalars),
+    schedule=of_cycles,
     stop=stop and stop.bind(stop.scalars),
     chosen=chosen,
   )

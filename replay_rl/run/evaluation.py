@@ -9,7 +9,7 @@ import optax
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.parallel import mesh
-from replay_rl.run import events
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
@@ -26,7 +26,7 @@ def prompts_of_seed(
 
 
 def samples_of_seed(
-  policy: events.Policy,
+  policy: generation_lib.Policy,
   prompts: base.Prompts,
   *,
   parts: state.Parts,
@@ -110,7 +110,7 @@ def is_finite(
 
 
 def _sample(
-  policy: events.Policy,
+  policy: generation_lib.Policy,
   prompts: base.Prompts,
   generate_fn: state.GenerateFn,
   num_samples: int,

@@ -18,6 +18,7 @@ from replay_rl import rng
 from replay_rl.parallel import mesh
 from replay_rl.replay import buffer as buffer_lib
 from replay_rl.rl import advantages as advantages_lib
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import ledger as ledger_lib
 from replay_rl.run import metrics
@@ -26,40 +27,10 @@ from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
 
-class Policy(NamedTuple):
-  """The part of a run that generation reads.
-
-  params: the weights to sample with.
-  version: `[]` int32, the learner step of these weights.
-  seed: `[]` uint32, the seed of the run.
-  first_rollout_id: `[]` uint32, `rollout_id` of the next rollout.
-  hyper: see `state.RunState`.
-  """
-
-  params: base.PyTree
-  version: base.Array
-  seed: base.Array
-  first_rollout_id: base.Array
-  hyper: state.Hyper
-
-
-class Generation(NamedTuple):
-  """F = P x G responses of the sampler, `[F, ...]`; ids as in `base.Rollout`.
-
-  prompts: each repeated for its group.
-  """
-
-  prompts: base.Prompts
-  completions: base.Completions
-  group_id: base.Array
-  rollout_id: base.Array
-  policy_version: base.Array
-
-
 class Actions(NamedTuple):
   """The functions that `cycle` calls for the events of a schedule.
 
-  generate: run -> (generation, rewards `[F]`, metrics).
+  generate: (run, Generate) -> (generation, rewards `[F]`, metrics).
   remember: (run, generation, rewards) -> (run, fresh rows, metrics).
   learn: (run, fresh rows, number of updates) -> (run, metrics of the updates).
   publish: run -> run.
@@ -103,7 +74,7 @@ def cycle(
   for event in events:
     match event:
       case schedule.Generate():
-        *generated, measured = actions.generate(run)
+        *generated, measured = actions.generate(run, event)
         values |= measured
       case schedule.Publish():
         run = actions.publish(run)
@@ -128,10 +99,12 @@ def _missing(events: tuple, first: str, then: str) -> ValueError:
 def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
   """Returns the actions of a task that judges in JAX, to trace as a whole."""
 
-  def generate_and_judge(run):
-    prompts = draw_prompts(run.seed, run.clock, parts, task)
-    generation = generate(policy(run), prompts, parts)
-    return generation, judge(generation, task), {}
+  def generate_and_judge(run, event):
+    assert event.spans is None  # `programs.build` has them in programs.
+    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    policy = generation_lib.policy(run)
+    generation = generation_lib.generate(policy, prompts, parts)
+    return generation, generation_lib.judge(generation, task), {}
 
   return Actions(
     generate=generate_and_judge,
@@ -141,16 +114,6 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
     ),
     publish=publish,
   )
-
-
-def policy(run: state.RunState) -> Policy:
-  """Returns the learner's policy, or the oldest published one."""
-  params, version = run.learner.params, run.learner.step
-  if run.sampler is not None:
-    oldest = run.sampler.num_published % run.sampler.version.shape[0]
-    params = jax.tree.map(lambda ring: ring[oldest], run.sampler.params)
-    version = run.sampler.version[oldest]
-  return Policy(params, version, run.seed, run.clock.num_rollouts, run.hyper)
 
 
 def publish(run: state.RunState) -> state.RunState:
@@ -168,55 +131,9 @@ def publish(run: state.RunState) -> state.RunState:
   )
 
 
-def draw_prompts(
-  seed: base.Array,
-  clock: state.Clock,
-  parts: state.Parts,
-  task: task_lib.Task,
-) -> base.Prompts:
-  """Returns the prompts of the next generation, `[P]`, of a task in JAX.
-
-  The random key of a prompt depends only on the seed and the number of its
-  group, not on P.
-  """
-  first_group = clock.num_rollouts // jnp.uint32(parts.group_size)
-  groups_P = first_group + jnp.arange(parts.num_prompts, dtype=jnp.uint32)
-  prompts = jax.vmap(
-    lambda group: task.prompts_fn(rng.stream_key(seed, 'prompts', group), 1)
-  )(groups_P)
-  return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), prompts)
-
-
-def generate(
-  policy: Policy, prompts: base.Prompts, parts: state.Parts
-) -> Generation:
-  """Samples a group of responses to each prompt."""
-  rows = jnp.arange(parts.num_fresh, dtype=jnp.uint32)
-  rollout_id = policy.first_rollout_id + rows
-  prompts = jax.tree.map(
-    lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), prompts
-  )
-  prompts, rollout_id = mesh.split_rows((prompts, rollout_id))
-  rng_key = rng.stream_key(policy.seed, 'generate')
-  completions = parts.bind(policy.hyper).generate_fn(
-    policy.params, rng_key, prompts, rollout_id
-  )
-  group_id = (rollout_id // jnp.uint32(parts.group_size)).astype(jnp.int32)
-  version = jnp.full_like(group_id, policy.version)
-  return Generation(prompts, completions, group_id, rollout_id, version)
-
-
-def judge(generation: Generation, task: task_lib.Task) -> base.Array:
-  """Returns the reward of each response, `[F]` float32."""
-  completions = generation.completions
-  return task.reward_fn(
-    completions.responses, completions.lengths, generation.prompts.references
-  )
-
-
 def remember(
   run: state.RunState,
-  generation: Generation,
+  generation: generation_lib.Generation,
   rewards: base.Array,
   parts: state.Parts,
 ) -> tuple[state.RunState, base.Batch, base.Metrics]:
@@ -243,6 +160,7 @@ def remember(
     prompt_id=generation.prompts.prompt_id,
     rollout_id=generation.rollout_id,
     policy_version=generation.policy_version,
+    token_versions=generation.token_versions,
   )
   has_variance = advantages_lib.group_has_variance(rewards, generation.group_id)
   is_kept = has_variance if parts.drop_zero_variance else None
@@ -273,6 +191,10 @@ def remember(
     'buffer/num_valid': buffer_lib.num_valid(stored),
     'buffer/num_repaired_priorities': stored.num_repaired_priorities,
   }
+  if rollouts.token_versions is not None:
+    newest_F = jnp.max(rollouts.token_versions, axis=1)
+    is_mixed_F = newest_F > rollouts.policy_version
+    measured['mixed_versions_fraction'] = jnp.mean(is_mixed_F)
   is_valid = jnp.ones_like(has_variance) if is_kept is None else is_kept
   fresh = learner_lib.fresh_batch(rollouts, slots, is_valid)
   clock = run.clock._replace(

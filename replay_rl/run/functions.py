@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from replay_rl import base
 from replay_rl import choices
-from replay_rl import constants
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
@@ -28,11 +27,11 @@ from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
 from replay_rl.run import pairs
+from replay_rl.run import rules
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
-from replay_rl.tasks import task as task_lib
 from replay_rl.tasks.text import rewards
 
 TASKS = {'addition': addition.make, 'countdown': countdown.make}
@@ -141,6 +140,11 @@ def choose(
   offered, chosen = {}, {}
   for field, (chooser, keyword) in OFFERED.items():
     offered.setdefault(chooser, {})[keyword] = values[field]
+  offered['schedule'] |= {
+    'mu': config.mu,
+    'batch_size': config.replay.batch_size,
+    'num_fresh': config.sampler.num_prompts * config.sampler.group_size,
+  }
   for name in kinds:
     field, kind = KINDS[name]
     # The task in text has no function, and the other tasks have no reward.
@@ -276,7 +280,7 @@ def check(
   Raises:
     ValueError: a function does not accept these shapes; names the config field.
   """
-  check_tokens(
+  rules.check_tokens(
     'sampler.num_prompts x sampler.group_size', parts.num_fresh, parts.shape
   )
   rng_key = jax.random.key(0)
@@ -320,7 +324,7 @@ def check(
     *(run.buffer, fresh, rng_key, step),
   )
   num_rows = batch.is_valid.shape[0]
-  check_tokens('rows of an update', num_rows, parts.shape)
+  rules.check_tokens('rows of an update', num_rows, parts.shape)
   if num_rows % parts.num_microbatches:
     raise ValueError(
       f'optimizer.num_microbatches = {parts.num_microbatches}: must divide the '
@@ -360,22 +364,6 @@ def check(
   if functions.feedback_fn is not None:
     _trace(named('replay.feedback'), functions.feedback_fn, batch, outcome)
   return num_rows
-
-
-def check_tokens(name: str, num_rows: int, shape: task_lib.Shape) -> None:
-  """Raises ValueError if programs would count more tokens than fit an int32.
-
-  Args:
-    name: of the rows, for messages.
-    num_rows: rows that a program has at once.
-    shape: the sizes of the task.
-  """
-  if num_rows * shape.num_tokens > constants.MAX_INT32:
-    raise ValueError(
-      f'{name} = {num_rows}: must be at most '
-      f'{constants.MAX_INT32 // shape.num_tokens}, because the tokens of all '
-      f'rows, {shape.num_tokens} each, are counted in an int32'
-    )
 
 
 def _trace(what: str, function: Callable, *arguments: base.PyTree):

@@ -59,6 +59,11 @@ def of_update(
   last_sampled_B = state.last_sampled.at[batch.slots].get(
     mode='fill', fill_value=-1
   )
+  of_tokens = {}
+  if rollouts.token_versions is not None:
+    of_tokens['staleness/tokens'] = _mean(
+      step - rollouts.token_versions, mask_BT
+    )
   has_rows = jnp.any(batch.is_valid)
   output_norm = outcome.output_projection_grad_norm
 
@@ -80,6 +85,7 @@ def of_update(
       'batch/num_valid': of_one(jnp.sum(batch.is_valid)),
       'batch/num_fresh': of_one(jnp.sum(batch.is_valid & batch.is_fresh)),
       'buffer/num_eligible': of_one(batch.num_eligible),
+      **of_tokens,
     },
     maxima={
       # Only rounding, because sampler and learner have the same weights; with
@@ -136,6 +142,7 @@ def total(stacked: UpdateMetrics) -> UpdateMetrics:
   )
 
 
+@jax.jit
 def merge(one: UpdateMetrics, other: UpdateMetrics) -> UpdateMetrics:
   """Combines two records of updates."""
   return total(jax.tree.map(lambda *pair: jnp.stack(pair), one, other))

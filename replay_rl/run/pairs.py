@@ -5,9 +5,12 @@ anything.
 """
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from replay_rl import choices
 from replay_rl.run import config as config_lib
+
+_UNUSED = ('newest_unused', 'oldest_unused')
 
 
 def check(
@@ -18,15 +21,26 @@ def check(
   _check_truncation(config, chosen)
   _check_needed(
     chosen,
-    *('replay.weights', 'never_used_first', 'replay.draw', 'gumbel_top_k'),
+    *('replay.weights', 'never_used_first', 'replay.draw', ('gumbel_top_k',)),
     reason='a draw with replacement would repeat one unused rollout',
   )
   _check_needed(
     chosen,
-    *('loss.policy', 'asymre', 'loss.advantage', 'group_mean_baseline'),
+    *('loss.policy', 'asymre', 'loss.advantage', ('group_mean_baseline',)),
     reason='its delta_v is in units of reward, and its baseline is the mean '
     'reward of the group',
   )
+  _check_needed(
+    chosen,
+    *('schedule', 'queue', 'replay.weights', _UNUSED),
+    reason='a queue gives each rollout once',
+  )
+  for name in _UNUSED:
+    _check_needed(
+      chosen,
+      *('replay.weights', name, 'replay.draw', ('largest',)),
+      reason='its numbers are an order',
+    )
 
 
 def check_decay(
@@ -89,18 +103,18 @@ def _check_needed(
   field: str,
   name: str,
   other: str,
-  needed: str,
+  needed: Sequence[str],
   *,
   reason: str,
 ) -> None:
-  """Raises ValueError if `name` is chosen without the function it needs."""
+  """Raises ValueError if `name` is chosen without one of those it needs."""
   if name not in _names(chosen, field) or other not in chosen:
     return
-  if chosen[other].users or needed in _names(chosen, other):
+  if chosen[other].users or _names(chosen, other) & set(needed):
     return
   raise ValueError(
-    f'{other} = {chosen[other].text!r}: must be {needed}, because {field} = '
-    f'{chosen[field].text!r}; {reason}'
+    f'{other} = {chosen[other].text!r}: must be {" or ".join(needed)}, because '
+    f'{field} = {chosen[field].text!r}; {reason}'
   )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from replay_rl import base
 from replay_rl.lm import model
@@ -16,6 +17,7 @@ from replay_rl.parallel import processes
 from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events as events_lib
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import placement
 from replay_rl.run import samples as samples_lib
 from replay_rl.run import schedule
@@ -98,11 +100,11 @@ def build(
 ) -> Programs:
   """Returns the programs of a run; each compiles at its first call.
 
-  A cycle is one program if the task is in JAX and everything is in one place.
-  Otherwise its events are separate programs, with a verifier or a transfer of
-  weights between them. With the buffer on the host, one program reads it and
-  another writes it, because in a single program the TPU compiler would move the
-  whole buffer to the device.
+  A cycle is one program if the task is in JAX, everything is in one place and
+  each generation has one set of weights. Otherwise its events are separate
+  programs, with a verifier or a transfer of weights between them. With the
+  buffer on the host, one program reads it and another writes it, because in a
+  single program the TPU compiler would move the whole buffer to the device.
 
   Args:
     parts: the functions and sizes of the run.
@@ -120,8 +122,10 @@ def build(
   read = functools.partial(samples_lib.read, num_samples=settings.num_shown)
   jitted = {'init': make.init(), 'samples': make.program(read)}
   evaluate, jitted['evaluate'] = make.evaluate(task)
-  is_whole = settings.sampler_mesh is None and (
-    settings.buffer_memory == 'device'
+  is_whole = (
+    settings.sampler_mesh is None
+    and settings.buffer_memory == 'device'
+    and not parts.num_spans
   )
   if is_whole and isinstance(task, task_lib.Task):
     cycle = jitted['cycle'] = make.cycle(task)
@@ -240,7 +244,9 @@ class _Maker(NamedTuple):
       self.settings.mesh, mesh_lib.spec((None, 'rows'))
     )
     generate = self._on_sampler_mesh(
-      functools.partial(events_lib.generate, parts=parts), out_shardings=rows
+      functools.partial(generation_lib.generate, parts=parts),
+      out_shardings=rows,
+      num_leading_axes=2 if parts.num_spans else 1,
     )
     fresh = base.Batch(rows, rows, rows, rows, rows, num_eligible=whole)  # pyright: ignore
     remember = self.program(
@@ -262,8 +268,8 @@ class _Maker(NamedTuple):
     read_policy = self._policy()
     draw, judge = self._draw_and_judge(task)
 
-    def generate_and_judge(run):
-      generation = generate(read_policy(run), draw(run))
+    def generate_and_judge(run, event):
+      generation = generate(read_policy(run, event), draw(run))
       rewards, measured = judge(generation)
       return generation, rewards, measured
 
@@ -279,9 +285,9 @@ class _Maker(NamedTuple):
     parts = self.parts
     if isinstance(task, task_lib.Task):
       prompts = self.program(
-        functools.partial(events_lib.draw_prompts, parts=parts, task=task)
+        functools.partial(generation_lib.draw_prompts, parts=parts, task=task)
       )
-      rewards = self.program(functools.partial(events_lib.judge, task=task))
+      rewards = self.program(functools.partial(generation_lib.judge, task=task))
       return (
         lambda run: prompts(run.seed, run.clock),
         lambda generation: (rewards(generation), {}),
@@ -311,6 +317,7 @@ class _Maker(NamedTuple):
         num_samples=self.settings.num_eval_samples,
       ),
       out_shardings=self.whole,
+      num_leading_axes=1,
     )
     if isinstance(task, task_lib.Task):
       draw, judge = (
@@ -324,20 +331,34 @@ class _Maker(NamedTuple):
 
     def evaluate(run):
       # Evaluates the learner's weights, also if the sampler has older ones.
-      learned = events_lib.policy(run._replace(sampler=None))
+      learned = generation_lib.policy(run._replace(sampler=None))
       return judge(*sample(learned, draw(run.seed)))
 
     return evaluate, sample
 
   def _policy(self) -> Callable:
+    """Returns (run, Generate) -> the policy that generates."""
+    if self.parts.num_spans:
+      return self._policy_of_spans
     if not self.parts.num_publications:
-      return events_lib.policy  # Needs no program: it indexes no array.
+      # This needs no program, because it indexes no array.
+      return lambda run, event: generation_lib.policy(run)
     # Published weights are split as the learner's.
-    places = events_lib.policy(self.shardings._replace(sampler=None))
-    return self.program(events_lib.policy, places)
+    places = generation_lib.policy(self.shardings._replace(sampler=None))
+    oldest = self.program(generation_lib.policy, places)
+    return lambda run, event: oldest(run)
+
+  def _policy_of_spans(
+    self, run: state.RunState, event: schedule.Generate
+  ) -> generation_lib.Policy:
+    spans = generation_lib.spans_of(event, self.parts)
+    num_seeds = self.settings.num_seeds
+    return generation_lib.policy(
+      run, jax.tree.map(lambda one: np.stack([one] * num_seeds), spans)
+    )
 
   def _on_sampler_mesh(
-    self, function: Callable, *, out_shardings: Any
+    self, function: Callable, *, out_shardings: Any, num_leading_axes: int
   ) -> Callable:
     """Returns a program of a policy and prompts, on the mesh of the sampler.
 
@@ -354,7 +375,9 @@ class _Maker(NamedTuple):
     )
     whole = mesh_lib.whole(mesh)
     weights = placement.of_params(
-      model.logical_axes(self.parts.transformer), mesh, num_leading_axes=1
+      model.logical_axes(self.parts.transformer),
+      mesh,
+      num_leading_axes=num_leading_axes,
     )
 
     def call(policy, prompts):

@@ -11,6 +11,7 @@ from typing import Any
 from replay_rl import constants
 from replay_rl.lm import architecture
 from replay_rl.run import config as config_lib
+from replay_rl.tasks import task as task_lib
 
 _SCALING = constants.interval('[0.001, 1000000000]')
 
@@ -70,6 +71,22 @@ def lag_in_iterations(config: config_lib.Config) -> int:
     return 0
   updates = fractions.Fraction(str(config.replay.updates_per_iteration))
   return int(config.sampler.weight_lag / updates)
+
+
+def check_tokens(name: str, num_rows: int, shape: task_lib.Shape) -> None:
+  """Raises ValueError if programs would count more tokens than fit an int32.
+
+  Args:
+    name: of the rows, for messages.
+    num_rows: rows that a program has at once.
+    shape: the sizes of the task.
+  """
+  if num_rows * shape.num_tokens > constants.MAX_INT32:
+    raise ValueError(
+      f'{name} = {num_rows}: must be at most '
+      f'{constants.MAX_INT32 // shape.num_tokens}, because the tokens of all '
+      f'rows, {shape.num_tokens} each, are counted in an int32'
+    )
 
 
 def _check_fields(settings: Any, prefix: str = '') -> None:

@@ -19,10 +19,9 @@ from replay_rl.run import learner as learner_lib
 from replay_rl.run import ledger as ledger_lib
 from replay_rl.tasks import task as task_lib
 
-# (params, rng_key, prompts, rollout_id [P]) -> one response per prompt
-GenerateFn = Callable[
-  [base.PyTree, base.Array, base.Prompts, base.Array], base.Completions
-]
+# (params, rng_key, prompts, rollout_id [P]) -> one response per prompt. With a
+# keyword `spans`, the params have a leading axis, see `sampler.Spans`.
+GenerateFn = Callable[..., base.Completions]
 # Field of the config -> name of the constant -> value
 Hyper = Mapping[str, Mapping[str, base.Scalar]]
 
@@ -47,7 +46,8 @@ class Clock(NamedTuple):
 class SamplerState(NamedTuple):
   """The latest N publications of the learner's weights, a ring.
 
-  The sampler uses the oldest publication. The next one overwrites it.
+  The initial weights fill the ring, and each publication overwrites the oldest.
+  The sampler uses the oldest, or those that the spans of a generation name.
 
   params: pytree with a leading axis `[N]`.
   version: `[N]` int32, the learner step of each publication.
@@ -117,6 +117,8 @@ class Parts(NamedTuple):
   num_rows: B, rows of an update, including rows that only fill the shape.
   num_publications: N of `SamplerState`; 0 if the sampler uses the weights of
     the learner.
+  num_spans: most weights that sample one response; 0 if the schedule has no
+    spans, and then one.
   num_microbatches: parts into which an update splits its rows.
   histogram_bins: bins of a histogram, overflow included.
   """
@@ -134,6 +136,7 @@ class Parts(NamedTuple):
   group_size: int
   num_rows: int
   num_publications: int
+  num_spans: int
   num_microbatches: int
   histogram_bins: int
 
@@ -174,7 +177,10 @@ def init(
     hyper=hyper,
     sampler=sampler,
     learner=learner_lib.init(params, parts.bind(hyper).update),
-    buffer=buffer_lib.init(_empty_row(parts.shape), capacity=parts.capacity),
+    buffer=buffer_lib.init(
+      _empty_row(parts.shape, has_versions=parts.num_spans > 0),
+      capacity=parts.capacity,
+    ),
     ledger=ledger_lib.init(),
   )
 
@@ -224,7 +230,12 @@ def of_seeds(hyper: Hyper, num_seeds: int) -> Hyper:
   )
 
 
-def _empty_row(shape: task_lib.Shape) -> base.Rollout:
+def slot_of(publication: int, num_publications: int) -> int:
+  """Returns the place of a publication in the ring; 0: the initial weights."""
+  return (publication - 1) % num_publications
+
+
+def _empty_row(shape: task_lib.Shape, *, has_versions: bool) -> base.Rollout:
   """Returns a rollout `[1, ...]` of zeros."""
   tokens = jnp.zeros((1, shape.num_tokens), jnp.int32)
   number = jnp.zeros((1,), jnp.int32)
@@ -238,4 +249,5 @@ def _empty_row(shape: task_lib.Shape) -> base.Rollout:
     prompt_id=number.astype(jnp.uint32),
     rollout_id=number.astype(jnp.uint32),
     policy_version=number,
+    token_versions=jnp.zeros(tokens.shape, jnp.int32) if has_versions else None,
   )

@@ -32,7 +32,6 @@ from replay_rl.sweep import sharing
 from replay_rl.tasks import task as task_lib
 
 FINISHED = 'finished.json'  # In the folder of a cell.
-_MAX_CYCLES = 1000  # Of a schedule, for the average of their updates.
 
 
 class Ended(NamedTuple):
@@ -164,7 +163,7 @@ def _cost(config: config_lib.Config, experiment: build.Experiment) -> float:
   """Returns the most that all seeds cost together, in cost units."""
   iterations = config.num_iterations
   updates = schedule.mean_updates(
-    experiment.schedule, min(iterations, _MAX_CYCLES)
+    experiment.schedule, min(iterations, schedule.MAX_CYCLES)
   )
   each = bounds.replay(
     experiment.parts, updates_per_iteration=updates, mu=config.mu

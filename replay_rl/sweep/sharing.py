@@ -42,6 +42,7 @@ def key(config: config_lib.Config, experiment: build.Experiment) -> str:
       fields[name] = choice.program
   shapes = {
     'num_publications': experiment.parts.num_publications,
+    'num_spans': experiment.parts.num_spans,
     'transformer': dataclasses.asdict(experiment.parts.transformer),
     'numbers': {name: sorted(numbers[name]) for name in sorted(numbers)},
   }

@@ -23,6 +23,7 @@ from replay_rl import train
 from replay_rl.disk import durable
 from replay_rl.run import checkpoint
 from replay_rl.run import events
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import stopping
 from tests import tiny
 from tests import train_test
@@ -82,14 +83,14 @@ class DivergedTest(train_test.TrainTestCase):
 
   def test_a_reward_that_is_not_finite_is_called_a_reward(self):
     config = tiny.config(num_iterations=2)
-    generated = events.judge
+    generated = generation_lib.judge
 
     def judge(generation, task):
       rewards = generated(generation, task)
       return rewards.at[0].set(jnp.nan)
 
     with (
-      mock.patch.object(events, 'judge', judge),
+      mock.patch.object(generation_lib, 'judge', judge),
       self.assertRaisesRegex(
         stopping.DivergedError,
         'reward = nan in iteration 0 .*there is no checkpoint yet',

@@ -163,6 +163,25 @@ class WeightTest(parameterized.TestCase):
       places[times_sampled > 0], (num_unused + 299) / 2, atol=80
     )
 
+  def test_unused_slots_are_in_the_order_of_insertion_and_used_ones_zero(self):
+    # Row 4 lies in slot 0, and rows 1, 2, 3 in slots 1, 2, 3.
+    state, _ = buffers.INSERT(
+      buffers.filled(4, 4), buffers.make_rows([4]), priorities=jnp.ones(1)
+    )
+    self.assert_weights(weights.newest_unused, state, [4, 1, 2, 3])
+    self.assert_weights(weights.oldest_unused, state, [1, 4, 3, 2])
+    state = buffer.mark_sampled(state, jnp.int32([2, 2]), STEP)
+    self.assert_weights(weights.newest_unused, state, [4, 1, 0, 3])
+    self.assert_weights(weights.oldest_unused, state, [1, 4, 0, 2])
+
+  @parameterized.parameters(weights.newest_unused, weights.oldest_unused)
+  def test_more_slots_than_float32_counts_raise(self, rule):
+    state = jax.eval_shape(lambda: buffers.make_state(2**24 + 1))
+    with self.assertRaisesRegex(
+      ValueError, '^replay.capacity = 16777217: must be at most 16777216'
+    ):
+      jax.eval_shape(rule, state, STEP)
+
   def test_product_multiplies_any_number_of_rules(self):
     state = buffers.filled(
       3, 3, policy_version=[10, 6, 2], advantages=[1, 4, 9]

@@ -13,7 +13,7 @@ from absl.testing import parameterized
 
 from replay_rl.run import build
 from replay_rl.run import evaluation
-from replay_rl.run import events
+from replay_rl.run import generation as generation_lib
 from tests import tiny
 from tests.run import tiny_run
 
@@ -97,7 +97,7 @@ class EvaluateTest(absltest.TestCase):
     def rewards(run):
       prompts = evaluation.prompts_of_seed(run.seed, task=task, num_prompts=6)
       samples = evaluation.samples_of_seed(
-        events.policy(run), prompts, parts=parts, num_samples=3
+        generation_lib.policy(run), prompts, parts=parts, num_samples=3
       )
       return evaluation.rewards_of_seed(*samples, task=task, num_prompts=6)
 

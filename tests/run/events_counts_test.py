@@ -16,6 +16,7 @@ from replay_rl.replay import buffer
 from replay_rl.replay import weights
 from replay_rl.run import build
 from replay_rl.run import events
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import ledger
 from replay_rl.run import metrics
 from replay_rl.run import state
@@ -78,7 +79,7 @@ def _generation():
     prompt_id=jnp.array([50, 50, 60, 60], jnp.uint32),
     references=(),
   )
-  generation = events.Generation(
+  generation = generation_lib.Generation(
     prompts=prompts,
     completions=completions,
     group_id=jnp.array([6, 6, 7, 7], jnp.int32),
@@ -212,7 +213,7 @@ class GenerateTest(absltest.TestCase):
     parts = tiny_run.with_functions(_parts(), generate_fn=_generate)
     parts = parts._replace(num_prompts=3, group_size=2)
     run = _started()
-    prompts = events.draw_prompts(run.seed, run.clock, parts, task)
+    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
     # 9 groups of 2 came before.
     expected = jax.tree.map(
       lambda *rows: jnp.concatenate(rows),
@@ -222,7 +223,9 @@ class GenerateTest(absltest.TestCase):
       ),
     )
     chex.assert_trees_all_equal(prompts, expected)
-    generation = events.generate(events.policy(run), prompts, parts)
+    generation = generation_lib.generate(
+      generation_lib.policy(run), prompts, parts
+    )
     self.assertEqual(generation.group_id.tolist(), [9, 9, 10, 10, 11, 11])
     self.assertEqual(generation.rollout_id.tolist(), list(range(18, 24)))
     self.assertEqual(generation.policy_version.tolist(), [7] * 6)
@@ -244,8 +247,10 @@ class GenerateTest(absltest.TestCase):
     almost = run.clock._replace(num_rollouts=jnp.uint32(2**32 - 8))
     run = run._replace(clock=almost)
     task = build.task(tiny.config())
-    prompts = events.draw_prompts(run.seed, run.clock, parts, task)
-    generation = events.generate(events.policy(run), prompts, parts)
+    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    generation = generation_lib.generate(
+      generation_lib.policy(run), prompts, parts
+    )
     self.assertEqual(
       generation.rollout_id.tolist(),
       [*range(2**32 - 8, 2**32), *range(8)],

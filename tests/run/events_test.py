@@ -10,6 +10,7 @@ import optax
 from absl.testing import parameterized
 
 from replay_rl.run import events
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import ledger
 from replay_rl.run import schedule
 from tests.run import tiny_run
@@ -46,9 +47,11 @@ class CycleTest(parameterized.TestCase):
 
     @jax.jit
     def generate_and_judge(run):
-      prompts = events.draw_prompts(run.seed, run.clock, parts, task)
-      generation = events.generate(events.policy(run), prompts, parts)
-      return generation, events.judge(generation, task)
+      prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+      generation = generation_lib.generate(
+        generation_lib.policy(run), prompts, parts
+      )
+      return generation, generation_lib.judge(generation, task)
 
     generation, rewards = generate_and_judge(run)
     run, fresh, remembered = jax.jit(
@@ -146,7 +149,7 @@ class PublishTest(parameterized.TestCase):
     _, runs, _ = _history(5, sampler__weight_lag=2 * n)
     for iteration, run in enumerate(runs):
       there = max(iteration - n, 0)
-      actual = events.policy(run)
+      actual = generation_lib.policy(run)
       self.assertEqual(int(actual.version), 2 * there)
       chex.assert_trees_all_equal(actual.params, runs[there].learner.params)
     # Three cycles are stored in 32 slots: the last of them over the first.
@@ -183,9 +186,9 @@ class GenerateTest(parameterized.TestCase):
     half_parts = parts._replace(num_prompts=2)
 
     def generated(parts, run):
-      prompts = events.draw_prompts(run.seed, run.clock, parts, task)
-      return jax.jit(functools.partial(events.generate, parts=parts))(
-        events.policy(run), prompts
+      prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+      return jax.jit(functools.partial(generation_lib.generate, parts=parts))(
+        generation_lib.policy(run), prompts
       )
 
     whole = generated(parts, run)

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.run import events
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from replay_rl.run import state
@@ -111,7 +111,7 @@ class SamplerMeshTest(parameterized.TestCase):
     prompts = prompts._replace(lengths=prompts.lengths + 1)
     with jax.set_mesh(mesh):
       built = programs.build(parts, None, settings)
-      generation = built.jitted['generate'](events.policy(run), prompts)
+      generation = built.jitted['generate'](generation_lib.policy(run), prompts)
     self.assertLen(jax.tree.leaves(generation), 15)
     for leaf in jax.tree.leaves(generation):
       self.assertEqual(leaf.sharding.mesh, mesh)
@@ -138,7 +138,9 @@ class SamplerMeshTest(parameterized.TestCase):
     jit = jax.jit
     with mock.patch.object(jax, 'jit', side_effect=watched):
       call = maker._on_sampler_mesh(generate, out_shardings=whole)
-    policy = jax.device_get(events.policy(jax.tree.map(lambda x: x[0], run)))
+    policy = jax.device_get(
+      generation_lib.policy(jax.tree.map(lambda x: x[0], run))
+    )
     policy = jax.device_put(jax.tree.map(lambda x: x[None], policy), whole)
     result = call(policy, jnp.ones((1, 16)))
     self.assertEqual(result.sharding, whole)

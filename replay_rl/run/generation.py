@@ -1,0 +1,191 @@
+"""Generation: the weights to sample with, the prompts, the responses."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replay_rl import base
+from replay_rl import rng
+from replay_rl.lm import sampler
+from replay_rl.parallel import mesh
+from replay_rl.run import schedule
+from replay_rl.run import state
+from replay_rl.tasks import task as task_lib
+
+
+class Policy(NamedTuple):
+  """The part of a run that generation reads.
+
+  params: the weights to sample with; with spans `[N, ...]`.
+  version: `[]` int32, the learner step of these weights; with spans `[N]`.
+  seed: `[]` uint32, the seed of the run.
+  first_rollout_id: `[]` uint32, `rollout_id` of the next rollout.
+  hyper: see `state.RunState`.
+  spans: which of the weights sample each token; None if there is one set.
+  """
+
+  params: base.PyTree
+  version: base.Array
+  seed: base.Array
+  first_rollout_id: base.Array
+  hyper: state.Hyper
+  spans: sampler.Spans | None = None
+
+
+class Generation(NamedTuple):
+  """F = P x G responses of the sampler, `[F, ...]`; ids as in `base.Rollout`.
+
+  prompts: each repeated for its group.
+  """
+
+  prompts: base.Prompts
+  completions: base.Completions
+  group_id: base.Array
+  rollout_id: base.Array
+  policy_version: base.Array
+  token_versions: base.Array | None
+
+
+def policy(run: state.RunState, spans: sampler.Spans | None = None) -> Policy:
+  """Returns the learner's policy, the oldest published one, or all of them.
+
+  Args:
+    run: the state.
+    spans: which publications sample each token; None takes the oldest.
+  """
+  if spans is not None:
+    assert run.sampler is not None
+    params, version = run.sampler.params, run.sampler.version
+    num_rollouts = run.clock.num_rollouts
+    return Policy(params, version, run.seed, num_rollouts, run.hyper, spans)
+  params, version = run.learner.params, run.learner.step
+  if run.sampler is not None:
+    oldest = run.sampler.num_published % run.sampler.version.shape[0]
+    params = jax.tree.map(lambda ring: ring[oldest], run.sampler.params)
+    version = run.sampler.version[oldest]
+  return Policy(params, version, run.seed, run.clock.num_rollouts, run.hyper)
+
+
+def spans_of(
+  event: schedule.Generate, parts: state.Parts
+) -> sampler.Spans | None:
+  """Returns the spans of an event as int32 on the host, `[K]`; None if none.
+
+  Raises:
+    ValueError: the spans are not in order, there are more than
+      `parts.num_spans`, or a span has weights that the run does not have.
+  """
+  if event.spans is None:
+    return None
+  _check(event)
+  num_kept, longest = parts.num_publications, parts.shape.max_new_tokens
+  oldest = min(span.publication for span in event.spans)
+  if event.num_published - oldest >= num_kept or (
+    len(event.spans) > parts.num_spans
+  ):
+    raise ValueError(
+      f'spans = {event.spans}: must be at most {parts.num_spans}, with the '
+      f'latest {num_kept} of {event.num_published} publications'
+    )
+  slots = [state.slot_of(span.publication, num_kept) for span in event.spans]
+  starts = [math.ceil(span.start * longest) for span in event.spans]
+  num_empty = parts.num_spans - len(slots)  # They only fill the shape.
+  # NumPy arrays, because each process can pass these to a program.
+  spans = np.array(
+    [
+      [*slots, *slots[-1:] * num_empty],
+      [*starts, *[longest] * num_empty],
+    ],
+    np.int32,
+  )
+  return sampler.Spans(*spans)
+
+
+def _check(event: schedule.Generate) -> None:
+  """Raises ValueError for spans that no sampler can follow."""
+  spans = event.spans or ()
+  starts = [span.start for span in spans]
+  is_in_order = starts == sorted(starts) and starts[:1] == [0]
+  if not is_in_order or not all(0 <= start < 1 for start in starts):
+    raise ValueError(
+      f'spans = {spans}: must start in order, the first one at 0, all below 1'
+    )
+  if not all(0 <= x.publication <= event.num_published for x in spans):
+    raise ValueError(
+      f'spans = {spans}: must have weights of the {event.num_published} '
+      'publications so far'
+    )
+
+
+def draw_prompts(
+  seed: base.Array,
+  clock: state.Clock,
+  parts: state.Parts,
+  task: task_lib.Task,
+) -> base.Prompts:
+  """Returns the prompts of the next generation, `[P]`, of a task in JAX.
+
+  The random key of a prompt depends only on the seed and the number of its
+  group, not on P.
+  """
+  first_group = clock.num_rollouts // jnp.uint32(parts.group_size)
+  groups_P = first_group + jnp.arange(parts.num_prompts, dtype=jnp.uint32)
+  prompts = jax.vmap(
+    lambda group: task.prompts_fn(rng.stream_key(seed, 'prompts', group), 1)
+  )(groups_P)
+  return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), prompts)
+
+
+def generate(
+  policy: Policy, prompts: base.Prompts, parts: state.Parts
+) -> Generation:
+  """Samples a group of responses to each prompt."""
+  rows = jnp.arange(parts.num_fresh, dtype=jnp.uint32)
+  rollout_id = policy.first_rollout_id + rows
+  prompts = jax.tree.map(
+    lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), prompts
+  )
+  prompts, rollout_id = mesh.split_rows((prompts, rollout_id))
+  rng_key = rng.stream_key(policy.seed, 'generate')
+  generate_fn = parts.bind(policy.hyper).generate_fn
+  if policy.spans is not None:
+    generate_fn = functools.partial(generate_fn, spans=policy.spans)
+  completions = generate_fn(policy.params, rng_key, prompts, rollout_id)
+  group_id = (rollout_id // jnp.uint32(parts.group_size)).astype(jnp.int32)
+  version, token_versions = policy.version, None
+  if policy.spans is not None:
+    slots_R = policy.spans.slots_of_tokens(parts.shape.max_new_tokens)
+    versions_R = policy.version[slots_R]
+    token_versions = _versions_of_tokens(versions_R, prompts, completions)
+    version = versions_R[0]
+  return Generation(
+    prompts,
+    completions,
+    group_id,
+    rollout_id,
+    jnp.full_like(group_id, version),
+    token_versions,
+  )
+
+
+def _versions_of_tokens(
+  versions_R: base.Array, prompts: base.Prompts, completions: base.Completions
+) -> base.Array:
+  """Returns `[F, T]` int32, the version of each sampled token, and else 0."""
+  mask_FT = completions.loss_mask
+  columns_FT = jnp.arange(mask_FT.shape[1])[None, :] - prompts.lengths[:, None]
+  return jnp.where(
+    mask_FT, versions_R.at[columns_FT].get(mode='clip'), 0
+  ).astype(jnp.int32)
+
+
+def judge(generation: Generation, task: task_lib.Task) -> base.Array:
+  """Returns the reward of each response, `[F]` float32."""
+  completions = generation.completions
+  return task.reward_fn(
+    completions.responses, completions.lengths, generation.prompts.references
+  )
