@@ -13,6 +13,9 @@ from replay_rl.run import config as config_lib
 GROUP_SIZE = 8
 BUDGET = 100_000.0  # Cost units of a seed; the best cells need about 30,000.
 LEVEL = 0.8
+# The best cells of tune.py and tune_fine.py, by reuse: rollouts of an update,
+# and learning rate.
+TUNED = {1: (64, 1.75e-4), 2: (64, 1.75e-4), 4: (128, 0.875e-4)}
 
 
 def base(
@@ -82,4 +85,19 @@ def reuse(
   }
   if uses == 1:
     return changes | {'replay.capacity': num_fresh}
-  return arms.reuse(1, num_fresh) | changes | {'replay.batch_size': batch_size}
+  return (
+    buffer(batch_size, rate, capacity=num_generations * num_fresh) | changes
+  )
+
+
+def buffer(batch_size: int, rate: float, *, capacity: int) -> dict[str, Any]:
+  """Returns the changes for a buffer that is sampled uniformly."""
+  return arms.reuse(1, batch_size) | {
+    'replay.capacity': capacity,
+    'optimizer.learning_rate': rate,
+  }
+
+
+def tuned(uses: int, *, num_generations: int = 4) -> dict[str, Any]:
+  """Returns `reuse` with the batch and the rate that were tuned for it."""
+  return reuse(uses, *TUNED[uses], num_generations=num_generations)

@@ -1,0 +1,76 @@
+"""Workers and trainers on a clock: queues and buffers, on seeds 0 to 7.
+
+Question: at mu = 5.28, what do the splits W : T of eight devices cost to the
+level, with a queue that uses each rollout once and with a buffer? The queue has
+the batch and rate tuned for on-policy training, a buffer those of the reuse
+that is the nearest to its own, mu T / W. Weights are published after each
+update and change in flight.
+
+Command: python -m replay_rl.sweep --out=runs/replay_study/asynchronous \
+    --sweep=experiments/replay_study/asynchronous.py
+Cost and result: see README.md.
+"""
+
+import itertools
+from typing import Any
+
+from experiments.replay_study import study
+from replay_rl.sweep import cells
+
+QUANTUM = 1_000.0  # Cost units between evaluations.
+MU = 5.28
+SPLITS = ((7, 1), (6, 2), (5, 3), (4, 4))
+GENERATION = 16  # Rollouts that a worker generates at once: two groups.
+SIZES = (4, 16)  # Of a buffer, in the rollouts of an update.
+
+
+def _system(kind: str, workers: int, trainers: int) -> dict[str, Any]:
+  return {
+    'schedule': f'{kind}(workers={workers}, trainers={trainers}, '
+    'publish_every=1, in_flight=True)',
+    'replay.updates_per_iteration': None,
+    'sampler.num_prompts': GENERATION // study.GROUP_SIZE,
+    'mu': MU,
+  }
+
+
+def _queue(workers: int, trainers: int, order: str) -> dict[str, Any]:
+  batch_size, rate = study.TUNED[1]
+  return (
+    study.buffer(batch_size, rate, capacity=16 * batch_size)
+    | _system('queue', workers, trainers)
+    | {
+      'name': f'queue {order} first',
+      'replay.weights': f'{order}_unused()',
+      'replay.draw': 'largest()',
+    }
+  )
+
+
+def _buffer(workers: int, trainers: int, size: int) -> dict[str, Any]:
+  own = MU * trainers / workers
+  uses = min(study.TUNED, key=lambda one: abs(one - own))
+  batch_size, rate = study.TUNED[uses]
+  return (
+    study.buffer(batch_size, rate, capacity=size * batch_size)
+    | _system('asynchronous', workers, trainers)
+    | {'name': f'buffer of {size} updates'}
+  )
+
+
+def get_cells() -> list[cells.Cell]:
+  """Returns a cell for each split, with queues and with buffers."""
+  return cells.make(
+    study.base(quantum=QUANTUM, seeds=range(8)),
+    [
+      *(
+        _queue(*split, order)
+        for split, order in itertools.product(SPLITS[:2], ('newest', 'oldest'))
+      ),
+      *(
+        _buffer(*split, size)
+        for split, size in itertools.product(SPLITS, SIZES)
+      ),
+    ],
+    named_by=['name', 'schedule'],
+  )
