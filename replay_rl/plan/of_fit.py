@@ -48,6 +48,14 @@ _STEP = flags.DEFINE_integer(
   'Iterations done at the checkpoint to measure; else the newest.',
   flag_values=FLAGS,
 )
+_LOSS = flags.DEFINE_string(
+  'loss',
+  None,
+  "Loss to take the gradients of, as loss.policy of a config; else the run's. "
+  'That of the theory clips nothing: '
+  'clipped_surrogate(clip_low=1.0, clip_high=inf, dual_clip=None).',
+  flag_values=FLAGS,
+)
 _NUM_FRESH = flags.DEFINE_integer(
   'num_fresh',
   2048,
@@ -113,8 +121,9 @@ def fit(folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   Raises:
     ValueError: a run cannot be read or measured, or runs differ too much.
   """
-  settings = run_noise.Settings(
+  settings = run_noise.FitSettings(
     step=_STEP.value,
+    loss=_LOSS.value,
     num_fresh=_NUM_FRESH.value,
     num_directions=_NUM_DIRECTIONS.value,
     rows_at_once=_ROWS_AT_ONCE.value,

@@ -34,10 +34,12 @@ from replay_rl.tasks import task as task_lib
 _MAX_CYCLES = 1000  # Of a schedule, for the average of their updates.
 
 
-class Settings(NamedTuple):
+class FitSettings(NamedTuple):
   """How to measure a run.
 
   step: iterations done at the checkpoint; None for the newest.
+  loss: as `loss.policy` of the config, whose gradients to take; None for the
+    run's own.
   num_fresh: least number of fresh rollouts.
   num_directions: K, see `gradient_noise`.
   rows_at_once: gradients in memory at a time.
@@ -46,6 +48,7 @@ class Settings(NamedTuple):
   """
 
   step: int | None
+  loss: str | None
   num_fresh: int
   num_directions: int
   rows_at_once: int
@@ -70,7 +73,7 @@ class SeedNoise(NamedTuple):
   num_dropped: int
 
 
-class Times(NamedTuple):
+class TimedEvents(NamedTuple):
   """Seconds of events, over the seeds of a run together, `[repetitions]`.
 
   num_generated, num_trained: rollouts of a generation and of an update.
@@ -100,7 +103,7 @@ class RunNoise(NamedTuple):
   iteration: int
   commit: str
   seeds: tuple[SeedNoise, ...]
-  times: Times
+  times: TimedEvents
   fresh_per_update: float
 
 
@@ -145,7 +148,7 @@ def _of_json(kind: type, values: dict[str, Any], prefix: str) -> Any:
   return kind(**made)
 
 
-def measure(folder: pathlib.Path, settings: Settings) -> RunNoise:
+def measure(folder: pathlib.Path, settings: FitSettings) -> RunNoise:
   """Measures a run at a checkpoint; the folder stays as it is.
 
   Raises:
@@ -157,7 +160,12 @@ def measure(folder: pathlib.Path, settings: Settings) -> RunNoise:
   try:
     experiment = build.experiment(config, task.shape)
     _check(folder, config, experiment, task)
-    parts = experiment.parts
+    parts, of_loss = experiment.parts, experiment
+    if settings.loss is not None:
+      of_loss = build.experiment(
+        config_lib.changed(config, {'loss.policy': settings.loss}), task.shape
+      )
+    _check_loss(of_loss)
     mesh, sampler_mesh = placement.meshes_of_run(config, parts)
     how = programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh)
     step = run_weights.pick_step(folder, settings.step)
@@ -175,10 +183,9 @@ def measure(folder: pathlib.Path, settings: Settings) -> RunNoise:
         _of_seed(
           folder,
           seed=config.seed + i,
-          parts=parts,
+          parts=of_loss.parts,
           settings=settings,
           learner=jax.tree.map(lambda leaf, i=i: leaf[i], learner),
-          hyper=jax.tree.map(lambda leaf, i=i: leaf[i], run.hyper),
           stored=jax.tree.map(lambda leaf, i=i: leaf[i], stored),
           fresh=jax.tree.map(lambda leaf, i=i: leaf[i], fresh),
         )
@@ -207,17 +214,7 @@ def _check(
   experiment: build.Experiment,
   task: task_lib.Task | task_lib.TextTask,
 ) -> None:
-  """Raises ValueError if a row's gradient is not its own, or not of this run.
-
-  A loss with statistics of the batch, or weights of rows that depend on their
-  draw, has no gradient of a single rollout.
-  """
-  for field in ('loss.statistics', 'loss.row_weights'):
-    if field in experiment.chosen:
-      raise ValueError(
-        f'{field} = {experiment.chosen[field].text!r}: must be None, so that a '
-        'rollout has a gradient of its own'
-      )
+  """Raises ValueError if the folder holds a run of other functions."""
   made_of = train.record(config, experiment, task)
   train.add_checkpoint(made_of, config)
   differing = workdir_lib.compare(folder, made_of, allow_code_change=True)
@@ -226,6 +223,19 @@ def _check(
       f'functions of {str(folder)!r} = {sorted(functions)}: must be those that '
       'the config names'
     )
+
+
+def _check_loss(experiment: build.Experiment) -> None:
+  """Raises ValueError if a single rollout has no gradient of its own.
+
+  So with statistics of the batch, or weights of rows that depend on their draw.
+  """
+  for field in ('loss.statistics', 'loss.row_weights'):
+    if field in experiment.chosen:
+      raise ValueError(
+        f'{field} = {experiment.chosen[field].text!r}: must be None, so that a '
+        'rollout has a gradient of its own'
+      )
 
 
 def _fresh(
@@ -253,9 +263,8 @@ def _of_seed(
   *,
   seed: int,
   parts: state.Parts,
-  settings: Settings,
+  settings: FitSettings,
   learner: base.LearnerState,
-  hyper: state.Hyper,
   stored: tuple[base.Rollout, np.ndarray],
   fresh: tuple[base.Rollout, np.ndarray],
 ) -> SeedNoise:
@@ -279,7 +288,14 @@ def _of_seed(
     settings.num_directions,
   )
   projections = np.asarray(
-    _projections(learner, hyper, rows, signs, parts.bind, settings.rows_at_once)
+    _projections(
+      learner,
+      state.as_arrays(parts.hyper),
+      rows,
+      signs,
+      parts.bind,
+      settings.rows_at_once,
+    )
   )
   if not np.isfinite(projections).all():
     raise ValueError(
@@ -367,7 +383,7 @@ def _times(
   actions: events_lib.Actions,
   parts: state.Parts,
   num_timings: int,
-) -> Times:
+) -> TimedEvents:
   """Times the events of a cycle with one update, after one to warm up."""
   seconds = []
   for _ in range(num_timings + 1):
@@ -384,4 +400,4 @@ def _times(
       (generated - started, remembered - generated, learned - remembered)
     )
   generate, remember, learn = np.array(seconds[1:]).T
-  return Times(generate, remember, learn, parts.num_fresh, parts.num_rows)
+  return TimedEvents(generate, remember, learn, parts.num_fresh, parts.num_rows)
