@@ -159,13 +159,13 @@ def measure(folder: pathlib.Path, settings: FitSettings) -> RunNoise:
   task = build.task(config)
   try:
     experiment = build.experiment(config, task.shape)
-    _check(folder, config, experiment, task)
     parts, of_loss = experiment.parts, experiment
     if settings.loss is not None:
       of_loss = build.experiment(
         config_lib.changed(config, {'loss.policy': settings.loss}), task.shape
       )
     _check_loss(of_loss)
+    _check(folder, config, experiment, task)
     mesh, sampler_mesh = placement.meshes_of_run(config, parts)
     how = programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh)
     step = run_weights.pick_step(folder, settings.step)

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from unittest import mock
 
 import chex
 import jax
@@ -13,15 +14,18 @@ from absl.testing import parameterized
 from replay_rl import base
 from replay_rl import train
 from replay_rl.plan import run_noise
+from replay_rl.run import build
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import state
+from replay_rl.run import workdir
 from tests import tiny
+from tests.plan import measured_run
 from tests.run import tiny_run
 
 _SETTINGS = run_noise.FitSettings(
   step=None,
   loss=None,
-  num_fresh=20,
+  num_fresh=150,
   num_directions=4,
   rows_at_once=8,
   num_timings=2,
@@ -114,106 +118,113 @@ class RowGradientTest(parameterized.TestCase):
 
 
 class MeasureTest(absltest.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.folder = pathlib.Path(tiny.CACHE) / 'a run [to] measure'
-    cls.config = tiny.config(
-      num_seeds=2, num_iterations=3, sampler__weight_lag=2
-    )
-    train.train(cls.config, cls.folder)
-
-  def _files(self):
-    return {x: x.read_bytes() for x in self.folder.rglob('*') if x.is_file()}
-
   def test_what_a_run_holds(self):
-    before = self._files()
-    run = run_noise.measure(self.folder, _SETTINGS)
-    self.assertEqual(self._files(), before)
-    self.assertEqual(run.config, self.config)
+    folder = measured_run.folder()
+    before = _files(folder)
+    run = run_noise.measure(folder, _SETTINGS)
+    self.assertEqual(_files(folder), before)
+    self.assertEqual(run.config, measured_run.CONFIG)
     self.assertEqual(run.iteration, 3)
     # 16 rollouts in a generation and two updates.
     self.assertEqual(run.fresh_per_update, 8)
     self.assertEqual([x.seed for x in run.seeds], [0, 1])
     for one in run.seeds:
       self.assertEqual(one.learner_step, 6)
-      # Two generations of 16 are 20 at least; the newest weights made them.
-      np.testing.assert_array_equal(one.fresh.sizes, [4] * 8)
-      np.testing.assert_array_equal(one.fresh.ages, [0] * 8)
-      # The last two iterations, of weights that were two updates old.
-      self.assertEqual(sorted(one.stored.ages), [4] * 4 + [6] * 4)
-      self.assertEqual(one.num_dropped, 0)
+      # Ten generations of 16 are 150 at least; the newest weights made them.
+      self.assertEqual(set(one.fresh.ages), {0})
+      self.assertEqual(set(one.fresh.sizes), {4})
+      self.assertEqual((one.fresh.sizes.sum(), one.num_dropped), (160, 0))
+      # The weights that sampled were those of an iteration of two updates ago.
+      self.assertEqual(set(one.stored.ages), {4, 6})
+      self.assertEqual(set(one.stored.sizes), {4})
     self.assertNotEqual(
-      run.seeds[0].fresh.sums.tolist(), run.seeds[1].fresh.sums.tolist()
+      run.seeds[0].fresh.squares.tolist(), run.seeds[1].fresh.squares.tolist()
     )
     times = run.times
     for seconds in times.generate, times.remember, times.learn:
       self.assertEqual(seconds.shape, (2,))
       self.assertGreater(seconds.min(), 0)
     self.assertEqual((times.num_generated, times.num_trained), (16, 8))
-
-  def test_an_older_checkpoint_and_another_loss(self):
-    own, other = (
-      run_noise.measure(
-        self.folder, _SETTINGS._replace(step=2, loss=loss)
+    own = run.seeds[0]
+    with mock.patch.object(run_noise, '_fresh', _without_first_group):
+      other = run_noise.measure(
+        folder, _SETTINGS._replace(loss='reinforce()')
       ).seeds[0]
-      for loss in (None, 'reinforce()')
-    )
-    self.assertEqual((own.learner_step, other.learner_step), (4, 4))
+    self.assertEqual((other.fresh.sizes.sum(), other.num_dropped), (156, 4))
     # Fresh rollouts have ratio 1, where the two losses have one gradient.
     np.testing.assert_allclose(
-      own.fresh.sums, other.fresh.sums, rtol=1e-3, atol=1e-4
+      own.fresh.sums[1:], other.fresh.sums, rtol=1e-3, atol=1e-3
     )
+    self.assertGreater(np.abs(own.fresh.sums).max(), 0.1)
     self.assertFalse(
-      np.allclose(own.stored.sums, other.stored.sums, rtol=1e-2, atol=1e-3)
+      np.allclose(own.stored.sums, other.stored.sums, rtol=1e-2, atol=1e-2)
     )
 
-  def test_groups_that_are_dropped_are_no_noise(self):
-    folder = pathlib.Path(self.create_tempdir().full_path)
-    train.train(
-      tiny.config(num_iterations=2, replay__drop_zero_variance=True), folder
-    )
-    (one,) = run_noise.measure(folder, _SETTINGS._replace(num_fresh=64)).seeds
-    self.assertGreater(one.num_dropped, 0)
-    self.assertEqual(one.fresh.sizes.sum() + one.num_dropped, 64)
 
-  def test_a_gradient_of_the_batch_is_refused(self):
-    for name, config in (
-      (
-        'statistics',
-        {
-          'loss__policy': 'm2po()',
-          'loss__statistics': 'second_moment_cutoff(limit=0.04)',
-        },
-      ),
-      (
-        'row_weights',
-        {'loss__row_weights': 'per_importance_weights(exponent=0.4)'},
-      ),
-    ):
-      folder = pathlib.Path(self.create_tempdir().full_path)
-      train.train(tiny.config(num_iterations=1, **config), folder)
-      with self.assertRaisesRegex(ValueError, f'^loss.{name} = .*be None'):
-        run_noise.measure(folder, _SETTINGS)
+_FRESH = run_noise._fresh
 
-  def test_functions_that_the_config_does_not_name_are_refused(self):
+
+def _without_first_group(*args):
+  """Returns `_fresh` of a run that would not store the first group."""
+  run, (rollouts, is_valid) = _FRESH(*args)
+  first = rollouts.group_id == rollouts.group_id.min(axis=1, keepdims=True)
+  return run, (rollouts, is_valid & ~first)
+
+
+class RefusalTest(parameterized.TestCase):
+  def _recorded(self, functions=None, **changes):
+    """Returns a folder with the record of a run, which has not been trained."""
+    config = tiny.config(**changes)
+    task = build.task(config)
+    experiment = build.experiment(config, task.shape, functions)
+    made_of = train.record(config, experiment, task)
     folder = pathlib.Path(self.create_tempdir().full_path)
-    train.train(
-      tiny.config(num_iterations=1), folder, advantage=lambda r, g: r - 0.5
+    (folder / workdir.CONFIG).write_text(json.dumps(made_of))
+    return folder
+
+  @parameterized.parameters(
+    (
+      'loss.statistics',
+      {
+        'loss__policy': 'm2po()',
+        'loss__statistics': 'second_moment_cutoff(limit=0.04)',
+      },
+    ),
+    (
+      'loss.row_weights',
+      {'loss__row_weights': 'per_importance_weights(exponent=0.4)'},
+    ),
+  )
+  def test_a_gradient_of_the_batch(self, field, changes):
+    folder = self._recorded(**changes)
+    with self.assertRaisesRegex(ValueError, f'^{field} = .*: must be None'):
+      run_noise.measure(folder, _SETTINGS)
+
+  def test_functions_that_the_config_does_not_name(self):
+    folder = self._recorded(
+      {'advantage': lambda rewards, group_id: rewards - 0.5}
     )
     with self.assertRaisesRegex(ValueError, 'must be those that the config'):
       run_noise.measure(folder, _SETTINGS)
 
-  def test_a_config_of_other_code_is_refused(self):
-    folder = pathlib.Path(self.create_tempdir().full_path)
-    made_of = json.loads((self.folder / 'config.json').read_text())
+  def test_no_checkpoint(self):
+    with self.assertRaisesRegex(ValueError, 'must hold a run with checkpoints'):
+      run_noise.measure(self._recorded(), _SETTINGS)
+
+  def test_a_config_of_other_code(self):
+    path = self._recorded() / workdir.CONFIG
+    made_of = json.loads(path.read_text())
     made_of['config']['sampler']['beams'] = 2
     del made_of['config']['mu']
     for expected in (r"\['mu'\]", r"\['sampler.beams'\]"):
-      (folder / 'config.json').write_text(json.dumps(made_of))
+      path.write_text(json.dumps(made_of))
       with self.assertRaisesRegex(ValueError, f'config = {expected}: must be'):
-        run_noise.read_config(folder)
+        run_noise.read_config(path.parent)
       made_of['config']['mu'] = 2.0
+
+
+def _files(folder):
+  return {x: x.read_bytes() for x in folder.rglob('*') if x.is_file()}
 
 
 if __name__ == '__main__':
