@@ -115,6 +115,14 @@ _MEANINGS = {
 }
 
 
+_FLAT = (
+  'The variance does not grow with age, so alpha has no value. Where the loss '
+  'clips, an old rollout loses noise and signal together (see its share). The '
+  'theory counts the noise alone: from such a curve it chooses the oldest age, '
+  'and what that saves is not to be believed.'
+)
+
+
 def fit(folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   """Returns all results as a JSON object.
 
@@ -184,7 +192,7 @@ def next_command(result: dict[str, Any], curve: str) -> tuple[str, list[str]]:
   for name, low, high in (
     ('mu', 0.0, math.inf),
     ('rho', 0.0, 1.0),
-    ('rho_fresh', 0.0, math.inf),
+    ('rho_fresh', -1.0, math.inf),
   ):
     value = result['values'][name].value
     given[name] = min(max(value, low), high)
@@ -279,9 +287,7 @@ def main(argv: list[str]) -> None:
     console.print(table)
   share = result['share_of_resamples_without_growth']
   if math.isinf(result['values']['tau'].value):
-    notes.insert(
-      0, 'The variance does not grow with age, so alpha has no value.'
-    )
+    notes.append(_FLAT)
   for line in (
     *notes,
     f'The variance does not grow in {share:.0%} of the resamples.',

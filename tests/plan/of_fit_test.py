@@ -112,8 +112,8 @@ class NextCommandTest(absltest.TestCase):
     command, notes = of_fit.next_command(
       _result(mu=5.0, rho=-0.02, rho_fresh=-0.5), 'c'
     )
-    self.assertIn('--mu=5 --rho=0 --rho_fresh=0 ', command)
-    self.assertLen(notes, 2)
+    self.assertIn('--mu=5 --rho=0 --rho_fresh=-0.5 ', command)
+    self.assertLen(notes, 1)
     self.assertStartsWith(notes[0], 'rho = -0.02 was measured; the command has')
 
 
