@@ -27,11 +27,11 @@ _MAY_DIFFER = (
 
 
 class Value(NamedTuple):
-  """An estimate and its interval."""
+  """An estimate and its interval: numbers, or arrays of numbers."""
 
-  value: float
-  low: float
-  high: float
+  value: Any
+  low: Any
+  high: Any
 
 
 class Unit(NamedTuple):
@@ -181,16 +181,12 @@ def fit(
     seed: of the bootstrap.
   """
   rng = np.random.default_rng(seed)
-  counts = sum(unit.counts for unit in units)
+  counts = np.sum([unit.counts for unit in units], axis=0)
   is_there = counts > 0
-  ages = sum(
-    np.bincount(
-      unit.bins,
-      weights=unit.noise.stored.sizes * unit.noise.stored.ages,
-      minlength=len(counts),
-    )
-    for unit in units
-  )
+  ages = np.zeros(len(counts))
+  for unit in units:
+    of_groups = unit.noise.stored.sizes * unit.noise.stored.ages
+    ages += np.bincount(unit.bins, weights=of_groups, minlength=len(counts))
   ages = np.append(0.0, ages[is_there] / counts[is_there])
   num_fresh = sum(unit.noise.fresh.sizes.sum() for unit in units)
   counts = np.append(num_fresh, counts[is_there])

@@ -89,8 +89,7 @@ class TimedEvents(NamedTuple):
 class RunNoise(NamedTuple):
   """What was measured of a run.
 
-  folder: of the run.
-  config: of the run.
+  folder, config: of the run.
   iteration: the checkpoint.
   commit: of the code that trained it.
   seeds: by seed.
@@ -226,10 +225,7 @@ def _check(
 
 
 def _check_loss(experiment: build.Experiment) -> None:
-  """Raises ValueError if a single rollout has no gradient of its own.
-
-  So with statistics of the batch, or weights of rows that depend on their draw.
-  """
+  """Raises ValueError if the gradient of a rollout depends on its batch."""
   for field in ('loss.statistics', 'loss.row_weights'):
     if field in experiment.chosen:
       raise ValueError(
@@ -273,7 +269,7 @@ def _of_seed(
     jax.tree.map(lambda leaf, is_valid=is_valid: leaf[is_valid], rollouts)
     for rollouts, is_valid in (fresh, stored)
   ]
-  num_fresh, num_stored = (len(x.group_id) for x in kept)
+  num_fresh = len(kept[0].group_id)
   for name, rollouts in zip(('fresh', 'stored'), kept, strict=True):
     num_groups = len(np.unique(rollouts.group_id))
     if num_groups < 2:
@@ -304,7 +300,7 @@ def _of_seed(
   ages = learner.step - rows.policy_version
   groups = [
     gradient_noise.grouped(projections[part], rows.group_id[part], ages[part])
-    for part in (slice(num_fresh), slice(num_fresh, num_fresh + num_stored))
+    for part in (slice(num_fresh), slice(num_fresh, None))
   ]
   return SeedNoise(
     seed=seed,

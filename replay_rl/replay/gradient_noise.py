@@ -15,6 +15,7 @@ draws; the rollouts of a group share a prompt and a baseline.
 """
 
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -241,10 +242,10 @@ class _Inner(NamedTuple):
 
   directions: np.ndarray
 
-  def __call__(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+  def __call__(self, one: np.ndarray, other: np.ndarray) -> Any:
     return self.sum(one * other)
 
-  def sum(self, products: np.ndarray) -> np.ndarray:
+  def sum(self, products: np.ndarray) -> Any:
     """Returns the mean over directions."""
     return products @ self.directions / self.directions.sum()
 
