@@ -1,7 +1,8 @@
-"""Plans a run: `python -m replay_rl.plan memory ...` or `... plan replay ...`.
+"""Plans a run: `python -m replay_rl.plan memory ...`, `replay` or `fit`.
 
 memory: what a run needs of each device, and the least time that it takes.
 replay: how large a buffer and how much reuse would cost the least.
+fit: measures from runs the numbers that `replay` asks for.
 
 `--help` after the word lists the flags.
 """
@@ -12,10 +13,11 @@ import sys
 from absl import app
 
 from replay_rl import command_line
+from replay_rl.plan import of_fit
 from replay_rl.plan import of_memory
 from replay_rl.plan import of_replay
 
-_PROGRAMS = {'memory': of_memory, 'replay': of_replay}
+_PROGRAMS = {'memory': of_memory, 'replay': of_replay, 'fit': of_fit}
 
 
 def main(argv: list[str]) -> None:

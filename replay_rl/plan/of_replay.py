@@ -38,7 +38,11 @@ _RHO = flags.DEFINE_float(
   flag_values=FLAGS,
 )
 _RHO_FRESH = flags.DEFINE_float(
-  'rho_fresh', 0.0, 'The same of the rollouts of an update.', flag_values=FLAGS
+  'rho_fresh',
+  0.0,
+  'The same of a fresh rollout with all others of its update together, such as '
+  '(G - 1) times that of two of a group; at least -1.',
+  flag_values=FLAGS,
 )
 _ALPHA = flags.DEFINE_float(
   'alpha', None, 'Growth of the noise, see above.', flag_values=FLAGS

@@ -32,6 +32,9 @@ from replay_rl.replay import noise
 
 Positive = Annotated[float, constants.POSITIVE]
 Correlation = Annotated[float, constants.FRACTION]
+# Of the others of a group together, so it may be above 1; a baseline may make
+# it negative.
+GroupCorrelation = Annotated[float, constants.interval('[-1, inf)')]
 # From 1/2 on, noise grows so fast that J has no minimum inside.
 Alpha = Annotated[float, constants.interval('(0, 0.5)')]
 OptionalPositive = Annotated[float | None, constants.POSITIVE]
@@ -163,7 +166,9 @@ def minimum(
 
 
 @constants.checked
-def on_policy(*, variance: Positive, mu: Positive, rho: Correlation) -> float:
+def on_policy(
+  *, variance: Positive, mu: Positive, rho: GroupCorrelation
+) -> float:
   """Returns the cost of a given accuracy without a buffer, in units of `cost`.
 
   Each update generates B rollouts and uses each once, so the variance of its
@@ -172,7 +177,8 @@ def on_policy(*, variance: Positive, mu: Positive, rho: Correlation) -> float:
   Args:
     variance: of a fresh rollout's gradient.
     mu: cost of generating a rollout over that of training on it.
-    rho: correlation of the noise of the fresh rollouts of an update.
+    rho: correlation of the noise of a fresh rollout with all others of its
+      update together, such as (G - 1) times that of two of a group.
   """
   return variance * (1 + mu) * (1 + rho)
 

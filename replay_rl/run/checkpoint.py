@@ -196,6 +196,32 @@ class Checkpoints:
     )
 
 
+def read(
+  folder: pathlib.Path, step: int, like: state.RunState
+) -> state.RunState:
+  """Returns the run of one checkpoint, and writes nothing.
+
+  Args:
+    folder: of the checkpoints.
+    step: the number of iterations of the checkpoint.
+    like: see `Checkpoints.restore_latest`.
+
+  Raises:
+    ValueError: the checkpoint cannot be read, or does not fit.
+  """
+  alias = _plain_name(folder.resolve())
+  try:
+    return _restore(alias / str(step), like, lambda marks: None).run
+  except Exception as error:  # Orbax and TensorStore raise many types.
+    raise ValueError(
+      f'checkpoint = {str(folder / str(step))!r}: must be readable and fit the '
+      f'config beside it ({durable.reason(error)})'
+    ) from error
+  finally:
+    if alias != folder.resolve():
+      alias.unlink(missing_ok=True)
+
+
 def _plain_name(folder: pathlib.Path) -> pathlib.Path:
   """Returns another name of a folder if Orbax would misread its own.
 

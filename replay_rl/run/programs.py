@@ -111,14 +111,7 @@ def build(
     task: the task; None for a task in text whose programs are only compiled.
     settings: how to compile the programs.
   """
-  shardings = placement.of_run(
-    state.shapes_of_run(parts, settings.num_seeds),
-    model.logical_axes(parts.transformer),
-    parts.bind(parts.hyper).update.optimizer,
-    settings.mesh,
-    buffer_memory=settings.buffer_memory,
-  )
-  make = _Maker(parts, settings, shardings)
+  make = _Maker(parts, settings, _shardings(parts, settings))
   read = functools.partial(samples_lib.read, num_samples=settings.num_shown)
   jitted = {'init': make.init(), 'samples': make.program(read)}
   evaluate, jitted['evaluate'] = make.evaluate(task)
@@ -147,6 +140,43 @@ def build(
     samples=jitted['samples'],
     is_finite=lambda run: is_finite(run.learner, run.hyper),
     jitted=jitted,
+  )
+
+
+def abstract_run(parts: state.Parts, settings: Settings) -> state.RunState:
+  """Returns a run of `jax.ShapeDtypeStruct`s `[S, ...]` with shardings."""
+  return jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding
+    ),
+    state.shapes_of_run(parts, settings.num_seeds),
+    _shardings(parts, settings),
+  )
+
+
+def separate_events(
+  parts: state.Parts,
+  task: task_lib.Task | task_lib.TextTask,
+  settings: Settings,
+) -> events_lib.Actions:
+  """Returns the events of a cycle as separate programs, for any task.
+
+  `remember`, `learn` and `publish` donate the run.
+
+  Args:
+    parts, task, settings: see `build`.
+  """
+  make = _Maker(parts, settings, _shardings(parts, settings))
+  return make.actions(task)[0]
+
+
+def _shardings(parts: state.Parts, settings: Settings) -> state.RunState:
+  return placement.of_run(
+    state.shapes_of_run(parts, settings.num_seeds),
+    model.logical_axes(parts.transformer),
+    parts.bind(parts.hyper).update.optimizer,
+    settings.mesh,
+    buffer_memory=settings.buffer_memory,
   )
 
 

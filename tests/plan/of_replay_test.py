@@ -118,7 +118,7 @@ class MainTest(parameterized.TestCase):
     (('--mu=-1', '--rho=0.1', '--alpha=0.2'), 'mu = -1.0: must be in'),
     ((*_PAPER, '--tau=0'), 'tau = 0.0: must be in'),
     ((*_PAPER, '--tau=9', '--max_x=0.5'), 'max_x = 0.5: must be at least 1'),
-    ((*_PAPER, '--tau=9', '--rho_fresh=2'), 'rho = 2.0: must be in'),
+    ((*_PAPER, '--tau=9', '--rho_fresh=-2'), 'rho = -2.0: must be in'),
     ((*_PAPER, '--tau=9', '--batch_size=8'), '--group_size = None: must be gi'),
     ((*_PAPER, '--tau=9', '--num_devices=1'), 'num_devices = 1: must be in'),
     ((*_PAPER, '--curve=c.csv'), "--curve = 'c.csv': must not be given with"),
