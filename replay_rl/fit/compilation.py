@@ -198,7 +198,8 @@ def _events(
   policy = generation_lib.policy(run._replace(sampler=None))
   if parts.num_spans:
     numbers = jax.ShapeDtypeStruct((num_seeds, parts.num_spans), np.int32)
-    policy = generation_lib.policy(run, sampler.Spans(numbers, numbers))
+    spans = sampler.Spans(numbers, numbers)  # pyright: ignore
+    policy = generation_lib.policy(run, spans)
   prompts = _prompts(parts, num_seeds, parts.num_prompts)
   generate = compile_one('generate', jitted['generate'], policy, prompts)
   is_copied = parts.num_publications and not parts.num_spans

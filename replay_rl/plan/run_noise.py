@@ -27,6 +27,7 @@ from replay_rl.run import learner as learner_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from replay_rl.run import schedule
+from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
@@ -225,7 +226,16 @@ def _check(
 
 
 def _check_loss(experiment: build.Experiment) -> None:
-  """Raises ValueError if the gradient of a rollout depends on its batch."""
+  """Raises ValueError if the gradient of a rollout depends on its batch.
+
+  Or if its responses have several weights: then no policy of one version, as
+  the measurement needs, has generated them.
+  """
+  if experiment.parts.num_spans:
+    raise ValueError(
+      f'schedule = {experiment.chosen["schedule"].text!r}: must not change '
+      'weights within a response, so that each rollout has one age'
+    )
   for field in ('loss.statistics', 'loss.row_weights'):
     if field in experiment.chosen:
       raise ValueError(
@@ -246,7 +256,7 @@ def _fresh(
   """
   batches = []
   for _ in range(-(-num_rollouts // parts.num_fresh)):
-    generation, rewards, _ = actions.generate(run)
+    generation, rewards, _ = actions.generate(run, schedule.Generate())
     run, fresh, _ = actions.remember(run, generation, rewards)
     batches.append(jax.device_get((fresh.rollouts, fresh.is_valid)))
   return run, jax.tree.map(
@@ -384,7 +394,9 @@ def _times(
   seconds = []
   for _ in range(num_timings + 1):
     started = time.perf_counter()
-    generation, rewards, _ = jax.block_until_ready(actions.generate(run))
+    generation, rewards, _ = jax.block_until_ready(
+      actions.generate(run, schedule.Generate())
+    )
     generated = time.perf_counter()
     run, fresh, _ = jax.block_until_ready(
       actions.remember(run, generation, rewards)
