@@ -248,6 +248,7 @@ def _ends(results: table.Results) -> str:
       words.median(arm.reward) + _small(map(words.number, arm.reward)),
       words.median(arm.entropy) + _small(map(words.number, arm.entropy)),
       words.median(arm.replay_ratio),
+      words.median(arm.replay_ratio_inserted),
       words.number(arm.seconds_per_iteration),
     ]
     for arm in results.arms
@@ -257,11 +258,13 @@ def _ends(results: table.Results) -> str:
     'reward',
     'entropy, nats per token',
     'realised replay ratio',
+    'of inserted rollouts',
     'seconds per iteration',
   ]
   return (
     '<p>Reward and entropy are smoothed as above. The replay ratio is uses per '
-    'inserted rollout. Seconds are the median over iterations, of all seeds '
+    'generated rollout; of those that the buffer took, it is higher where '
+    'others were dropped. Seconds are the median over iterations, of all seeds '
     'together, without the iterations that compile.</p>\n'
   ) + _table(header, [_row(row) for row in rows])
 

@@ -75,7 +75,8 @@ class Arm(NamedTuple):
   """One line of the table. `[S]` values are those of the last iteration.
 
   reward, entropy: `[S]`, smoothed.
-  replay_ratio: `[S]`, realised uses per inserted rollout.
+  replay_ratio: `[S]`, realised uses per generated rollout.
+  replay_ratio_inserted: `[S]`, the same per rollout that the buffer took.
   generation_flops: `[S]`, share of all estimated FLOPs spent on generation.
   seconds_per_iteration: median, without the iterations that compile.
   """
@@ -86,6 +87,7 @@ class Arm(NamedTuple):
   reward: np.ndarray
   entropy: np.ndarray
   replay_ratio: np.ndarray
+  replay_ratio_inserted: np.ndarray
   generation_flops: np.ndarray
   seconds_per_iteration: float
   milestones: tuple[Milestone, ...]
@@ -197,6 +199,7 @@ def _arm(
     reward=curves.trailing_mean(run.column('reward'), window)[:, -1],
     entropy=curves.trailing_mean(run.column('entropy'), window)[:, -1],
     replay_ratio=run.column('replay_ratio')[:, -1],
+    replay_ratio_inserted=run.column('replay_ratio_inserted')[:, -1],
     generation_flops=(generated / total)[:, -1],
     seconds_per_iteration=float(np.median(seconds)) if seconds.size else np.nan,
     milestones=tuple(

@@ -246,6 +246,7 @@ def remember(
   )
   has_variance = advantages_lib.group_has_variance(rewards, generation.group_id)
   is_kept = has_variance if parts.drop_zero_variance else None
+  is_valid = jnp.ones_like(has_variance) if is_kept is None else is_kept
   keep_scores = None
   if functions.keep_rule is not None:
     keep_scores = functions.keep_rule(run.buffer, run.learner.step)
@@ -260,6 +261,7 @@ def remember(
   ledger = ledger_lib.add(
     run.ledger,
     rollouts=rewards.shape[0],
+    inserted_rollouts=jnp.sum(is_valid),
     prompt_tokens=jnp.sum(generation.prompts.lengths),
     generated_tokens=num_tokens,
   )
@@ -273,7 +275,6 @@ def remember(
     'buffer/num_valid': buffer_lib.num_valid(stored),
     'buffer/num_repaired_priorities': stored.num_repaired_priorities,
   }
-  is_valid = jnp.ones_like(has_variance) if is_kept is None else is_kept
   fresh = learner_lib.fresh_batch(rollouts, slots, is_valid)
   clock = run.clock._replace(
     num_rollouts=run.clock.num_rollouts + jnp.uint32(rewards.shape[0]),

@@ -63,6 +63,7 @@ def lines(
   for index, seed in enumerate(seeds.tolist()):
     of_seed = ledger.Ledger(*(counter[index] for counter in counters))
     prices = ledger.prices(of_seed, transformer, mu)
+    trained, inserted = prices['trained_rollouts'], prices['inserted_rollouts']
     written.append(
       {
         'iteration': int(iterations[index]) - 1,
@@ -70,7 +71,8 @@ def lines(
         'learner_step': int(steps[index]),
         **{name: plain(np.asarray(x[index])) for name, x in values.items()},
         **{f'ledger/{name}': price for name, price in prices.items()},
-        'replay_ratio': prices['trained_rollouts'] / prices['rollouts'],
+        'replay_ratio': trained / prices['rollouts'],
+        'replay_ratio_inserted': trained / inserted if inserted else math.nan,
       }
     )
   return written

@@ -29,6 +29,7 @@ def results():
       reward=np.array([0.5, 0.7]),
       entropy=np.array([0.25, 0.75]),
       replay_ratio=np.array([NAN, NAN]),
+      replay_ratio_inserted=np.array([2.0, 4.0]),
       generation_flops=np.array([0.5, 0.5]),
       seconds_per_iteration=1.5,
       milestones=(
@@ -93,6 +94,9 @@ class ExportTest(absltest.TestCase):
     )
     self.assertEqual(
       arm['replay_ratio'], {'median': None, 'per_seed': [None] * 2}
+    )
+    self.assertEqual(
+      arm['replay_ratio_inserted'], {'median': 3.0, 'per_seed': [2.0, 4.0]}
     )
 
   def test_csv_has_a_line_per_seed_and_one_of_medians(self):

@@ -113,6 +113,7 @@ class MakeTest(parameterized.TestCase):
     for row in rows:
       row['entropy'] = 1.0 - 0.1 * row['iteration']
       row['replay_ratio'] = 0.5 * row['iteration'] + row['seed']
+      row['replay_ratio_inserted'] = 2.0 * row['replay_ratio']
       row['ledger/prefill_flops'] = 10.0
       row['ledger/decode_flops'] = 20.0
       row['ledger/training_flops'] = 90.0
@@ -123,6 +124,7 @@ class MakeTest(parameterized.TestCase):
     np.testing.assert_allclose(arm.entropy, [0.65, 0.65])
     np.testing.assert_allclose(arm.reward, [0.8, 0.8])
     np.testing.assert_allclose(arm.replay_ratio, [2, 3])
+    np.testing.assert_allclose(arm.replay_ratio_inserted, [4, 6])
     np.testing.assert_allclose(arm.generation_flops, [0.25, 0.25])
 
   def test_seconds_per_iteration_leave_out_compilation(self):
