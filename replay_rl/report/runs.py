@@ -25,7 +25,8 @@ SECONDS = 'timing/cumulative_seconds'  # Made here, from timing.jsonl.
 # Running totals: what a curve can be drawn against.
 BUDGETS = (STEPS, TOKENS, COST)
 REQUIRED = ('iteration', 'seed', 'reward', *BUDGETS)
-_HISTOGRAM = 'histogram/'
+_HISTOGRAM = 'histogram/'  # A part of the whole: the lines add up.
+_OF_BUFFER = 'buffer_histogram/'  # Of what the buffer holds after the line.
 
 
 class ValueKind(NamedTuple):
@@ -71,7 +72,8 @@ class Run(NamedTuple):
   iterations: `[I]` int64, consecutive.
   values: key -> `[S, I]` float64, NaN where absent or null. `SECONDS` counts
     the whole program, so all seeds have the same.
-  histograms: key without 'histogram/' -> `[N]` int64, sums over the run.
+  histograms: key without 'histogram/' -> `[N]` int64, sums over the run; uses
+    are those of all rollouts that were inserted, if the run wrote them.
   seconds: `[I]` float64, wall-clock of each iteration; NaN where unknown.
   is_first: `[I]` bool, first iteration of a process, with its compilation.
   """
@@ -235,7 +237,11 @@ def _read_metrics(
       raise ValueError(
         f'iteration {iteration} of seed {seed} = None: must be in {path}'
       )
-  histograms = _sum_counts(path, [counts for _, counts in rows.values()])
+  parts = [_starting(counts, _HISTOGRAM) for _, counts in rows.values()]
+  at_end = [_starting(rows[last, seed][1], _OF_BUFFER) for seed in seeds]
+  if any('uses' in part for part in parts) and not any(at_end):
+    warn(f'{path}: the uses of rollouts still in the buffer are unknown')
+  histograms = _sum_counts(path, parts + at_end)
   return {where: numbers for where, (numbers, _) in rows.items()}, histograms
 
 
@@ -244,14 +250,23 @@ def _numbers_and_counts(
 ) -> tuple[dict[str, float], dict[str, list[int]]]:
   numbers, counts = {}, {}
   for key in sorted(record):
-    if not key.startswith(_HISTOGRAM):
+    if not key.startswith((_HISTOGRAM, _OF_BUFFER)):
       value = value_of(place, record, key, _NUMBER)
       numbers[key] = np.nan if value is None else float(value)
     elif record[key] is not None:
-      counts[key.removeprefix(_HISTOGRAM)] = value_of(
-        place, record, key, _COUNTS
-      )
+      counts[key] = value_of(place, record, key, _COUNTS)
   return numbers, counts
+
+
+def _starting(
+  counts: dict[str, list[int]], prefix: str
+) -> dict[str, list[int]]:
+  """Returns the counts whose key starts with a prefix, without it."""
+  return {
+    key.removeprefix(prefix): values
+    for key, values in counts.items()
+    if key.startswith(prefix)
+  }
 
 
 def _sum_counts(

@@ -63,18 +63,20 @@ class Actions(NamedTuple):
   remember: (run, generation, rewards) -> (run, fresh rows, metrics).
   learn: (run, fresh rows, number of updates) -> (run, metrics of the updates).
   publish: run -> run.
+  observe: run after the events -> metrics.
   """
 
   generate: Callable
   remember: Callable
   learn: Callable
   publish: Callable
+  observe: Callable
 
 
 class Measured(NamedTuple):
   """The metrics of a cycle.
 
-  values: metrics of generate and remember, by name.
+  values: metrics of generate, remember and observe, by name.
   updates: metrics of all updates; None if the schedule has no `Learn`.
   """
 
@@ -117,6 +119,7 @@ def cycle(
           raise _missing(events, 'Remember', 'Learn')
         run, more = actions.learn(run, fresh, event.num_updates)
         updates = metrics.merge(updates, more) if updates else more
+  values |= actions.observe(run)
   clock = run.clock._replace(iteration=run.clock.iteration + 1)
   return run._replace(clock=clock), Measured(values, updates)
 
@@ -140,6 +143,11 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
       run, fresh, parts, num_updates=num_updates
     ),
     publish=publish,
+    observe=lambda run: metrics.of_buffer(
+      run.buffer.times_sampled,
+      run.buffer.is_valid,
+      num_bins=parts.histogram_bins,
+    ),
   )
 
 

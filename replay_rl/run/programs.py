@@ -16,6 +16,7 @@ from replay_rl.parallel import processes
 from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events as events_lib
+from replay_rl.run import metrics
 from replay_rl.run import placement
 from replay_rl.run import samples as samples_lib
 from replay_rl.run import schedule
@@ -259,6 +260,9 @@ class _Maker(NamedTuple):
     publish = events_lib.publish
     if parts.num_publications:
       publish = self.program(publish, self.shardings, donate_argnums=0)
+    observe = self.program(
+      functools.partial(metrics.of_buffer, num_bins=parts.histogram_bins)
+    )
     read_policy = self._policy()
     draw, judge = self._draw_and_judge(task)
 
@@ -268,7 +272,14 @@ class _Maker(NamedTuple):
       return generation, rewards, measured
 
     return (
-      events_lib.Actions(generate_and_judge, remember, learn, publish),
+      events_lib.Actions(
+        generate_and_judge,
+        remember,
+        learn,
+        publish,
+        # Without the rows, which may be on the host.
+        lambda run: observe(run.buffer.times_sampled, run.buffer.is_valid),
+      ),
       {'generate': generate, 'remember': remember, 'learn': learn},
     )
 
