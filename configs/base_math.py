@@ -112,7 +112,12 @@ def on_policy(
       remat=True,
     ),
     evaluation=config_lib.Evaluation(
-      every=50, every_cost=None, num_prompts=32, num_samples=4
+      every=50,
+      every_cost=None,
+      num_prompts=32,
+      num_samples=4,
+      temperature=1.0,
+      top_p=None,
     ),
     logging=config_lib.Logging(
       histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8

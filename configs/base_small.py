@@ -93,7 +93,12 @@ def on_policy(
       remat=False,
     ),
     evaluation=config_lib.Evaluation(
-      every=20, every_cost=None, num_prompts=64, num_samples=8
+      every=20,
+      every_cost=None,
+      num_prompts=64,
+      num_samples=8,
+      temperature=1.0,
+      top_p=None,
     ),
     logging=config_lib.Logging(
       histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8

@@ -320,7 +320,9 @@ def _loop(
       if due:
         greedy, sampled = jax.device_get(programs.evaluate(run))
         lines = [
-          line | (evaluation.summarize(*scores) if line['seed'] in due else {})
+          line | evaluation.summarize(*scores, config.evaluation)
+          if line['seed'] in due
+          else line
           for line, *scores in zip(lines, greedy, sampled, strict=True)
         ]
       if log is not None:

@@ -97,18 +97,18 @@ def experiment(
     eos_ids=shape.eos_ids,
     pad_id=shape.pad_id,
   )
-  whole = functools.partial(generate_fn, top_k=None, top_p=None)
   parts = state.Parts(
     shape=shape,
     transformer=transformer,
     init_params_fn=lambda rng_key: model.init(transformer, rng_key)[1],
-    greedy_fn=functools.partial(whole, temperature=None),
-    unbiased_fn=functools.partial(whole, temperature=1.0),
+    greedy_fn=functools.partial(
+      generate_fn, temperature=None, top_k=None, top_p=None
+    ),
     bind=functools.partial(
       functions_lib.bind,
       config,
       chosen,
-      functools.partial(generate_fn, top_k=config.sampler.top_k),
+      generate_fn,
       functools.partial(
         scoring.token_logprobs,
         graphdef,

@@ -174,7 +174,10 @@ class Evaluation:
   # Cost units of a seed, see ledger.prices; None counts iterations.
   every_cost: OptionalPositive
   num_prompts: Count  # Prompts per evaluation.
-  num_samples: Count  # Samples per prompt at temperature 1, for pass@k.
+  num_samples: Count  # Samples per prompt, for pass@k.
+  # Of these samples; the greedy response needs neither.
+  temperature: Annotated[float, constants.TEMPERATURE]
+  top_p: OptionalFraction  # Probability mass to draw from; None: all.
 
   @property
   def is_on(self) -> bool:

@@ -184,11 +184,16 @@ def numbers(
   config: config_lib.Config, chosen: Mapping[str, choices.Choice]
 ) -> state.Hyper:
   """Returns the numbers of a config that set no shape, by section or field."""
-  sampling_numbers = {'temperature': float(config.sampler.temperature)}
-  if config.sampler.top_p is not None:
-    sampling_numbers['top_p'] = float(config.sampler.top_p)
+
+  def of_sampling(settings: config_lib.Sampler | config_lib.Evaluation):
+    values = {'temperature': settings.temperature, 'top_p': settings.top_p}
+    return {
+      name: float(value) for name, value in values.items() if value is not None
+    }
+
   return {
-    'sampler': sampling_numbers,
+    'sampler': of_sampling(config.sampler),
+    'evaluation': of_sampling(config.evaluation),
     'optimizer': {
       'learning_rate': float(config.optimizer.learning_rate),
       'warmup_steps': config.optimizer.warmup_steps,
@@ -211,9 +216,10 @@ def bind(
   """Returns the functions of a run with the numbers of `hyper` bound.
 
   Args:
-    config: gives `replay.batch_size`.
+    config: gives `replay.batch_size` and `sampler.top_k`.
     chosen: result of `choose`.
-    generate_fn: `sampler.generate`, to which this adds temperature and top_p.
+    generate_fn: `sampler.generate`, to which this adds temperature, top_k and
+      top_p.
     logprobs_fn: `scoring.token_logprobs`, to which this adds temperature.
     hyper: numbers as `numbers` returns them, or arrays `[]`.
   """
@@ -223,16 +229,18 @@ def bind(
       return None
     return chosen[field].bind(hyper.get(field, {}), **offered)
 
+  def sampling_of(section, top_k):
+    return functools.partial(
+      generate_fn, top_k=top_k, **{'top_p': None, **hyper[section]}
+    )
+
   temperature = hyper['sampler']['temperature']
   rates = dict(hyper['optimizer'])
   max_grad_norm = rates.pop('max_grad_norm')
   make_gate = bound('optimizer.gate')
   return state.Functions(
-    generate_fn=functools.partial(
-      generate_fn,
-      temperature=temperature,
-      top_p=hyper['sampler'].get('top_p'),
-    ),
+    generate_fn=sampling_of('sampler', config.sampler.top_k),
+    evaluate_fn=sampling_of('evaluation', None),
     update=learner.UpdateFunctions(
       logprobs_fn=functools.partial(logprobs_fn, temperature=temperature),
       loss_fn=bound('loss.policy'),

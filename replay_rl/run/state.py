@@ -85,6 +85,7 @@ class Functions(NamedTuple):
   """The functions of the events, with the numbers of `RunState.hyper` bound.
 
   generate_fn: samples with the settings of the config.
+  evaluate_fn: samples with those of its evaluation.
   update: the functions of an update.
   advantage_fn: compares the rewards of a group.
   compose_fn: makes the batch of an update.
@@ -94,6 +95,7 @@ class Functions(NamedTuple):
   """
 
   generate_fn: GenerateFn
+  evaluate_fn: GenerateFn
   update: learner_lib.UpdateFunctions
   advantage_fn: base.AdvantageFn
   compose_fn: base.ComposeFn
@@ -107,7 +109,7 @@ class Parts(NamedTuple):
   shape: the sizes of the task's prompts and responses.
   transformer: the shape of the model.
   init_params_fn: rng_key -> weights.
-  greedy_fn, unbiased_fn: sample at temperature 0 and 1, without truncation.
+  greedy_fn: takes the most probable tokens.
   bind: hyper -> the functions of the events.
   hyper: the numbers of the config that set no shape.
   drop_zero_variance: whether to leave groups of equal rewards out of the buffer
@@ -125,7 +127,6 @@ class Parts(NamedTuple):
   transformer: architecture.TransformerConfig
   init_params_fn: Callable[[base.Array], base.PyTree]
   greedy_fn: GenerateFn
-  unbiased_fn: GenerateFn
   bind: Callable[[Hyper], Functions]
   hyper: Hyper
   drop_zero_variance: bool

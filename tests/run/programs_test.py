@@ -50,8 +50,10 @@ class EvaluateTest(parameterized.TestCase):
   def test_each_seed_asks_its_prompts_once_greedily_and_n_times_sampled(
     self, vmap_seeds
   ):
-    parts = tiny_run.with_functions(tiny_run.parts(), generate_fn=_answer(1))
-    parts = parts._replace(greedy_fn=_answer(2), unbiased_fn=_answer(3))
+    parts = tiny_run.with_functions(
+      tiny_run.parts(), generate_fn=_answer(1), evaluate_fn=_answer(3)
+    )
+    parts = parts._replace(greedy_fn=_answer(2))
     built = programs.build(
       parts,
       dataclasses.replace(tiny_run.task(), reward_fn=_reward),
@@ -84,7 +86,8 @@ class EvaluateTest(parameterized.TestCase):
       first = params['final_norm'][0].astype(jnp.int32)
       return actual._replace(responses=actual.responses.at[:, 0].set(first))
 
-    parts = parts._replace(greedy_fn=says, unbiased_fn=says)
+    parts = tiny_run.with_functions(parts, evaluate_fn=says)
+    parts = parts._replace(greedy_fn=says)
     task = dataclasses.replace(tiny_run.task(), reward_fn=_reward)
     built = programs.build(parts, task, tiny_run.settings())
     run = tiny_run.first_run(built, parts, [4])
