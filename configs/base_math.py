@@ -120,7 +120,11 @@ def on_policy(
       top_p=None,
     ),
     logging=config_lib.Logging(
-      histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
+      histogram_bins=32,
+      age_buckets=(1, 2, 4, 8, 16, 32),
+      tensorboard=True,
+      samples_every=20,
+      num_samples=8,
     ),
     checkpoint=config_lib.Checkpoint(every=50, keep=2),
     mesh=config_lib.Mesh(

@@ -101,7 +101,11 @@ def on_policy(
       top_p=None,
     ),
     logging=config_lib.Logging(
-      histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
+      histogram_bins=32,
+      age_buckets=(1, 2, 4, 8, 16, 32),
+      tensorboard=True,
+      samples_every=20,
+      num_samples=8,
     ),
     checkpoint=config_lib.Checkpoint(every=20, keep=3),
     mesh=config_lib.Mesh(

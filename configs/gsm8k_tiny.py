@@ -61,7 +61,11 @@ def get_config() -> config_lib.Config:
     top_p=None,
   )
   config.logging = config_lib.Logging(
-    histogram_bins=8, tensorboard=False, samples_every=1, num_samples=4
+    histogram_bins=8,
+    age_buckets=(1, 2, 4),
+    tensorboard=False,
+    samples_every=1,
+    num_samples=4,
   )
   config.checkpoint.every = 1
   return config

@@ -98,7 +98,11 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       top_p=None,
     ),
     logging=config_lib.Logging(
-      histogram_bins=4, tensorboard=False, samples_every=0, num_samples=4
+      histogram_bins=4,
+      age_buckets=None,
+      tensorboard=False,
+      samples_every=0,
+      num_samples=4,
     ),
     checkpoint=config_lib.Checkpoint(every=1, keep=3),
     mesh=config_lib.Mesh(

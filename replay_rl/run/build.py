@@ -125,6 +125,7 @@ def experiment(
     num_publications=rules.lag_in_iterations(config),
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
+    age_edges=config.logging.age_buckets or (),
   )
   num_rows = functions_lib.check(
     chosen, parts, truncation=pairs.truncation(config.sampler)

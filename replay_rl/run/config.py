@@ -41,6 +41,7 @@ OptionalFraction = Annotated[float | None, constants.interval('(0, 1]')]
 # `overrides.AnnotatedParser` reads the word None for these types.
 OptionalStr = Annotated[str | None, 'text or None']
 OptionalBool = Annotated[bool | None, 'bool or None']
+OptionalEdges = Annotated[tuple[int, ...] | None, 'numbers with commas or None']
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -191,6 +192,9 @@ class Logging:
 
   # Numbers of a histogram in a line; the last also counts all larger values.
   histogram_bins: Annotated[int, constants.interval('[1, 65536]')]
+  # Learner steps at which a bucket of ages begins, after that of age 0: (1, 2,
+  # 4) for ages 0, 1, 2 to 3, and 4 or more. None writes no metrics by age.
+  age_buckets: OptionalEdges
   tensorboard: bool  # Also write TensorBoard files.
   samples_every: Natural  # Iterations between samples as text; 0 writes none.
   num_samples: Count  # Largest number of rollouts to write each time.

@@ -323,7 +323,9 @@ def learn(
       learner, batch, clock, parts, functions.update
     )
     measured = metrics.of_update(
-      batch, outcome, status, stored, step, num_bins=parts.histogram_bins
+      *(batch, outcome, status, stored, step),
+      num_bins=parts.histogram_bins,
+      age_edges=parts.age_edges,
     )
     ledger = _trained(ledger, batch, status)
     stored = buffer_lib.mark_sampled(stored, batch.slots, step)

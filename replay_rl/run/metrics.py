@@ -36,6 +36,7 @@ def of_update(
   step: base.Array,
   *,
   num_bins: int,
+  age_edges: tuple[int, ...],
 ) -> UpdateMetrics:
   """Returns the metrics of one update.
 
@@ -45,6 +46,7 @@ def of_update(
     state: the buffer before `mark_sampled`.
     step: `[]` int32, learner step before the update.
     num_bins: bins of a histogram, overflow included.
+    age_edges: see `histograms.age_buckets`.
   """
   rollouts = batch.rollouts
   mask_BT = rollouts.loss_mask & batch.is_valid[:, None]
@@ -80,6 +82,12 @@ def of_update(
       'batch/num_valid': of_one(jnp.sum(batch.is_valid)),
       'batch/num_fresh': of_one(jnp.sum(batch.is_valid & batch.is_fresh)),
       'buffer/num_eligible': of_one(batch.num_eligible),
+      **_of_ages(
+        log_ratios_BT,
+        outcome.is_clipped,
+        mask_BT,
+        histograms.age_buckets(age_B, age_edges),
+      ),
     },
     maxima={
       # Only rounding, because sampler and learner have the same weights; with
@@ -100,6 +108,31 @@ def of_update(
       ),
     },
   )
+
+
+def _of_ages(
+  log_ratios_BT: base.Array,
+  is_clipped_BT: base.Array,
+  mask_BT: base.Array,
+  buckets: dict[str, base.Array],
+) -> dict[str, Mean]:
+  """Returns means over the tokens of the rows of each bucket of ages.
+
+  The effective sample size is that of the bucket's tokens in an update, and its
+  mean is over the updates that have any, as for all ages together.
+  """
+  means = {}
+  for name, is_inside_B in buckets.items():
+    inside_BT = mask_BT & is_inside_B[:, None]
+    has_tokens = jnp.any(inside_BT)
+    means[f'ess/{name}'] = Mean(
+      # Of no token it is 0.
+      importance.effective_sample_size(log_ratios_BT, inside_BT),
+      has_tokens.astype(jnp.float32),
+    )
+    means[f'abs_log_ratio/{name}'] = _mean(jnp.abs(log_ratios_BT), inside_BT)
+    means[f'clip_fraction/{name}'] = _mean(is_clipped_BT, inside_BT)
+  return means
 
 
 def of_overwritten(

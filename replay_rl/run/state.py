@@ -121,6 +121,7 @@ class Parts(NamedTuple):
     the learner.
   num_microbatches: parts into which an update splits its rows.
   histogram_bins: bins of a histogram, overflow included.
+  age_edges: see `histograms.age_buckets`; () for no metrics by age.
   """
 
   shape: task_lib.Shape
@@ -137,6 +138,7 @@ class Parts(NamedTuple):
   num_publications: int
   num_microbatches: int
   histogram_bins: int
+  age_edges: tuple[int, ...]
 
   @property
   def num_fresh(self) -> int:

@@ -97,6 +97,7 @@ class KeyTest(parameterized.TestCase):
     {'task': 'addition(num_digits=1, forget_probability=0.1)'},
     {'num_seeds': 2},
     {'logging__histogram_bins': 5},
+    {'logging__age_buckets': (1, 2)},
     {'logging__num_samples': 3},
   )
   def test_other_programs_are_not(self, **changes):
