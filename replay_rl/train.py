@@ -45,6 +45,7 @@ from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
 from replay_rl.run import state
 from replay_rl.run import stopping
+from replay_rl.run import timing
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
 
@@ -316,6 +317,7 @@ def _loop(
       started = time.perf_counter()
       run, measured = programs.cycle(run, experiment.schedule(iteration))
       lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
+      of_events = timing.fields(programs.seconds(), progress, lines)
       due = budget.seeds_due(progress, lines, config.evaluation)
       if due:
         greedy, sampled = jax.device_get(programs.evaluate(run))
@@ -326,7 +328,7 @@ def _loop(
           for line, *scores in zip(lines, greedy, sampled, strict=True)
         ]
       if log is not None:
-        log.write(lines, time.perf_counter() - started)
+        log.write(lines, time.perf_counter() - started, of_events)
       if _is_due(config.logging.samples_every, iteration):
         shown = programs.samples(run)
         if log is not None:

@@ -76,6 +76,8 @@ class Run(NamedTuple):
     are those of all rollouts that were inserted, if the run wrote them.
   seconds: `[I]` float64, wall-clock of each iteration; NaN where unknown.
   is_first: `[I]` bool, first iteration of a process, with its compilation.
+  timed: what timing.jsonl says of the events, such as 'learn_seconds', and of
+    'mu' -> `[I]` float64, NaN where unknown; {} if they were not timed.
   """
 
   name: str
@@ -89,6 +91,7 @@ class Run(NamedTuple):
   histograms: dict[str, np.ndarray]
   seconds: np.ndarray
   is_first: np.ndarray
+  timed: dict[str, np.ndarray]
 
   def column(self, key: str) -> np.ndarray:
     """Returns `[S, I]` values, all NaN if the run never wrote the key."""
@@ -147,7 +150,7 @@ def read(folder: str) -> Run:
         f'falls of {key} in {path}/metrics.jsonl = {len(falls)}: must be none '
         f'(the first is at iteration {iterations[falls[0, 1] + 1]})'
       )
-  seconds, is_first = _read_timing(path / 'timing.jsonl', iterations)
+  seconds, is_first, timed = _read_timing(path / 'timing.jsonl', iterations)
   shape = (len(seeds), len(iterations))
   values[SECONDS] = np.broadcast_to(np.cumsum(seconds), shape)
   return Run(
@@ -162,6 +165,7 @@ def read(folder: str) -> Run:
     histograms=histograms,
     seconds=seconds,
     is_first=is_first,
+    timed=timed,
   )
 
 
@@ -287,13 +291,13 @@ def _sum_counts(
 
 def _read_timing(
   path: pathlib.Path, iterations: list[int]
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns seconds and is_first; of a repeated iteration the last counts."""
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+  """Returns fields of a `Run`; of a repeated iteration the last line counts."""
   seconds = np.full(len(iterations), np.nan)
-  is_first = np.zeros(len(iterations), bool)
+  is_first, timed = np.zeros(len(iterations), bool), {}
   if not path.is_file():
     warn(f'{path} is missing: wall-clock is unknown')
-    return seconds, is_first
+    return seconds, is_first, timed
   processes = set()
   for place, record in read_lines(path):
     index = value_of(place, record, 'iteration', COUNT) - iterations[0]
@@ -301,11 +305,17 @@ def _read_timing(
     if 0 <= index < len(iterations):
       seconds[index] = elapsed
       is_first[index] = record.get('process') not in processes
+      for key in sorted(record):
+        if key != 'mu' and not key.endswith('_seconds'):
+          continue
+        value = value_of(place, record, key, _NUMBER)
+        of_key = timed.setdefault(key, np.full(len(iterations), np.nan))
+        of_key[index] = np.nan if value is None else value
     processes.add(record.get('process'))
   if np.isnan(seconds).any():
     missing = iterations[int(np.argmax(np.isnan(seconds)))]
     warn(f'{path}: wall-clock is unknown from iteration {missing} on')
-  return seconds, is_first
+  return seconds, is_first, timed
 
 
 def value_of(

@@ -79,6 +79,9 @@ class Arm(NamedTuple):
   replay_ratio_inserted: `[S]`, the same per rollout that the buffer took.
   generation_flops: `[S]`, share of all estimated FLOPs spent on generation.
   seconds_per_iteration: median, without the iterations that compile.
+  timed: the same of what the events took, such as 'learn_seconds', and of 'mu';
+    {} if they were not timed.
+  mu: of the config, as text.
   """
 
   name: str
@@ -90,6 +93,8 @@ class Arm(NamedTuple):
   replay_ratio_inserted: np.ndarray
   generation_flops: np.ndarray
   seconds_per_iteration: float
+  timed: dict[str, float]
+  mu: str
   milestones: tuple[Milestone, ...]
 
 
@@ -191,7 +196,11 @@ def _arm(
   )
   trained = run.column('ledger/training_flops')
   total = np.where(generated + trained > 0, generated + trained, np.nan)
-  seconds = run.seconds[~run.is_first & np.isfinite(run.seconds)]
+
+  def median(values):
+    known = values[~run.is_first & np.isfinite(values)]
+    return float(np.median(known)) if known.size else np.nan
+
   return Arm(
     name=run.name,
     seeds=run.seeds,
@@ -201,7 +210,9 @@ def _arm(
     replay_ratio=run.column('replay_ratio')[:, -1],
     replay_ratio_inserted=run.column('replay_ratio_inserted')[:, -1],
     generation_flops=(generated / total)[:, -1],
-    seconds_per_iteration=float(np.median(seconds)) if seconds.size else np.nan,
+    seconds_per_iteration=median(run.seconds),
+    timed={key: median(run.timed[key]) for key in sorted(run.timed)},
+    mu=str(run.config.get('mu', 'unknown')),
     milestones=tuple(
       _milestone(run, baseline, threshold, window) for threshold in thresholds
     ),

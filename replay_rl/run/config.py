@@ -195,6 +195,10 @@ class Logging:
   # Learner steps at which a bucket of ages begins, after that of age 0: (1, 2,
   # 4) for ages 0, 1, 2 to 3, and 4 or more. None writes no metrics by age.
   age_buckets: OptionalEdges
+  # Run the events of a cycle as programs of their own, and wait for each, so
+  # that timing.jsonl says how long each took, and mu. Programs of their own may
+  # round otherwise than the cycle as one program.
+  time_events: bool
   tensorboard: bool  # Also write TensorBoard files.
   samples_every: Natural  # Iterations between samples as text; 0 writes none.
   num_samples: Count  # Largest number of rollouts to write each time.

@@ -95,13 +95,19 @@ class Log:
   first: int
   seconds: float = 0.0  # Wall-clock of this process.
 
-  def write(self, lines: Sequence[dict[str, Any]], seconds: float) -> None:
+  def write(
+    self,
+    lines: Sequence[dict[str, Any]],
+    seconds: float,
+    of_events: Mapping[str, float],
+  ) -> None:
     """Writes an iteration.
 
     Args:
       lines: metrics, a line per seed.
       seconds: wall-clock of all seeds together. It has its own file, so that
         the metrics of a repeated run are the same byte for byte.
+      of_events: what `timing.fields` says; it goes there too.
 
     Raises:
       durable.WriteError: a line cannot be written.
@@ -112,7 +118,7 @@ class Log:
       if self.board is not None:
         self.board.write(**line, seconds=time.time())
     self.files[TIMING].write(
-      iteration=iteration, seconds=seconds, process=self.first
+      iteration=iteration, seconds=seconds, process=self.first, **of_events
     )
     self.seconds += seconds
     self.progress.update(

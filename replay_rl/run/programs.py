@@ -21,6 +21,7 @@ from replay_rl.run import placement
 from replay_rl.run import samples as samples_lib
 from replay_rl.run import schedule
 from replay_rl.run import state
+from replay_rl.run import timing
 from replay_rl.tasks import task as task_lib
 from replay_rl.tasks.text import judging
 
@@ -37,6 +38,7 @@ class Settings(NamedTuple):
   mesh: the devices.
   sampler_mesh: another mesh of these devices, to generate on; None for `mesh`.
   buffer_memory: 'device' or 'pinned_host', see `host_memory.place`.
+  time_events: see `config.Logging`.
   """
 
   num_seeds: int
@@ -47,6 +49,7 @@ class Settings(NamedTuple):
   mesh: jax.sharding.Mesh
   sampler_mesh: jax.sharding.Mesh | None
   buffer_memory: str
+  time_events: bool
 
 
 def settings_of(
@@ -65,6 +68,7 @@ def settings_of(
     mesh=mesh,
     sampler_mesh=sampler_mesh,
     buffer_memory=config.mesh.buffer_memory,
+    time_events=config.logging.time_events,
   )
 
 
@@ -77,6 +81,8 @@ class Programs(NamedTuple):
     in text gives 1 for a right answer and 0 for a wrong one.
   samples: run -> some rollouts of its buffer.
   is_finite: run -> `[S]` bool, see `evaluation.is_finite`.
+  seconds: () -> seconds by event since the last call, of all seeds together; {}
+    if the events are not timed.
   jitted: the compiled functions that the first four call, by name: 'init',
     'samples', 'evaluate', and either 'cycle' or 'generate', 'remember' and
     'learn'. Without a mesh for the sampler, each can be lowered alone.
@@ -89,6 +95,7 @@ class Programs(NamedTuple):
   evaluate: Callable[[state.RunState], tuple[base.Array, base.Array]]
   samples: Callable[[state.RunState], samples_lib.Shown]
   is_finite: Callable[[state.RunState], base.Array]
+  seconds: Callable[[], dict[str, float]]
   jitted: Mapping[str, Any]
 
 
@@ -99,11 +106,11 @@ def build(
 ) -> Programs:
   """Returns the programs of a run; each compiles at its first call.
 
-  A cycle is one program if the task is in JAX and everything is in one place.
-  Otherwise its events are separate programs, with a verifier or a transfer of
-  weights between them. With the buffer on the host, one program reads it and
-  another writes it, because in a single program the TPU compiler would move the
-  whole buffer to the device.
+  A cycle is one program if the task is in JAX, everything is in one place and
+  the events are not timed. Otherwise its events are separate programs, with a
+  verifier or a transfer of weights between them. With the buffer on the host,
+  one program reads it and another writes it, because in a single program the
+  TPU compiler would move the whole buffer to the device.
 
   Args:
     parts: the functions and sizes of the run.
@@ -121,13 +128,18 @@ def build(
   read = functools.partial(samples_lib.read, num_samples=settings.num_shown)
   jitted = {'init': make.init(), 'samples': make.program(read)}
   evaluate, jitted['evaluate'] = make.evaluate(task)
-  is_whole = settings.sampler_mesh is None and (
-    settings.buffer_memory == 'device'
+  stopwatch = timing.Stopwatch()
+  is_whole = (
+    settings.sampler_mesh is None
+    and settings.buffer_memory == 'device'
+    and not settings.time_events
   )
   if is_whole and isinstance(task, task_lib.Task):
     cycle = jitted['cycle'] = make.cycle(task)
   else:
-    actions, separate = make.actions(task)
+    actions, separate = make.actions(
+      task, stopwatch.timed if settings.time_events else lambda _, call: call
+    )
     jitted |= separate
     cycle = functools.partial(events_lib.cycle, actions=actions)
   is_finite = make.program(
@@ -143,6 +155,7 @@ def build(
     evaluate=evaluate,
     samples=jitted['samples'],
     is_finite=lambda run: is_finite(run.learner, run.hyper),
+    seconds=stopwatch.read,
     jitted=jitted,
   )
 
@@ -233,9 +246,14 @@ class _Maker(NamedTuple):
     )
 
   def actions(
-    self, task: task_lib.Task | task_lib.TextTask | None
+    self,
+    task: task_lib.Task | task_lib.TextTask | None,
+    timed: Callable[[str, Callable], Callable],
   ) -> tuple[events_lib.Actions, dict[str, Callable]]:
-    """Returns the actions of a cycle, and the programs that they call."""
+    """Returns the actions of a cycle, and the programs that they call.
+
+    `timed` takes the name of an event and its function, and may time it.
+    """
     parts, whole = self.parts, self.whole
     rows = jax.sharding.NamedSharding(
       self.settings.mesh, mesh_lib.spec((None, 'rows'))
@@ -265,18 +283,21 @@ class _Maker(NamedTuple):
     )
     read_policy = self._policy()
     draw, judge = self._draw_and_judge(task)
+    judge = timed(timing.JUDGE, judge)
+    sample = timed(
+      timing.GENERATE, lambda run: generate(read_policy(run), draw(run))
+    )
 
     def generate_and_judge(run):
-      generation = generate(read_policy(run), draw(run))
-      rewards, measured = judge(generation)
-      return generation, rewards, measured
+      generation = sample(run)
+      return generation, *judge(generation)
 
     return (
       events_lib.Actions(
         generate_and_judge,
-        remember,
-        learn,
-        publish,
+        timed(timing.REMEMBER, remember),
+        timed(timing.LEARN, learn),
+        timed(timing.PUBLISH, publish),
         # Without the rows, which may be on the host.
         lambda run: observe(run.buffer.times_sampled, run.buffer.is_valid),
       ),

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import pathlib
 import tempfile
 
@@ -126,6 +127,26 @@ class MakeTest(parameterized.TestCase):
     np.testing.assert_allclose(arm.replay_ratio, [2, 3])
     np.testing.assert_allclose(arm.replay_ratio_inserted, [4, 6])
     np.testing.assert_allclose(arm.generation_flops, [0.25, 0.25])
+
+  def test_what_events_took_is_a_median_without_compilation(self):
+    path = pathlib.Path(
+      synthetic.write_run(self.root / 'a', synthetic.rows_of_rewards(FAST))
+    )
+    mus = [900.0, 1.0, None, 5.0, 4.0]
+    (path / 'timing.jsonl').write_text(
+      ''.join(
+        json.dumps(
+          {'iteration': i, 'seconds': 1.0, 'process': 0}
+          | {'learn_seconds': 10.0 - i, 'mu': mu}
+        )
+        + '\n'
+        for i, mu in enumerate(mus)
+      )
+    )
+    untimed, arm = self.compare(runs.read(str(path)))
+    self.assertEqual(arm.timed, {'learn_seconds': 7.5, 'mu': 4.0})
+    self.assertEqual(arm.mu, 'unknown')
+    self.assertEqual(untimed.timed, {})
 
   def test_seconds_per_iteration_leave_out_compilation(self):
     arm, _ = self.compare(

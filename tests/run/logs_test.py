@@ -112,7 +112,7 @@ class LogTest(absltest.TestCase):
         | {'ledger/generated_tokens': 7, 'histogram/uses': [1, 2]}
         for seed in (3, 4)
       ]
-      log.write(lines, seconds=2.0)
+      log.write(lines, seconds=2.0, of_events={'learn_seconds': 0.5})
       log.write_samples([{'iteration': 0, 'prompt': '1+1', 'reward': 1.0}])
       marks = log.marks()
     logs.check(folder, marks)
@@ -124,7 +124,7 @@ class LogTest(absltest.TestCase):
     self.assertNotIn('seconds', written[0])
     self.assertEqual(
       json.loads((folder / 'timing.jsonl').read_text()),
-      {'iteration': 0, 'seconds': 2.0, 'process': 0},
+      {'iteration': 0, 'seconds': 2.0, 'process': 0, 'learn_seconds': 0.5},
     )
     self.assertEqual(
       json.loads((folder / 'samples.jsonl').read_text()),

@@ -15,6 +15,8 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import programs
 from tests.run import tiny_run
 
+EVENTS = {'generate', 'judge', 'remember', 'learn', 'publish'}
+
 
 def _answer(value):
   """Returns a sampler that answers `value`, then the prompt's first token."""
@@ -120,6 +122,7 @@ class CycleTest(parameterized.TestCase):
     apart = {
       'buffer_memory': 'pinned_host',
       'sampler_mesh': mesh if has_sampler_mesh else None,
+      'time_events': has_sampler_mesh,
     }
     actual = []
     for changes in ({}, apart):
@@ -134,6 +137,10 @@ class CycleTest(parameterized.TestCase):
         for iteration in range(4):
           run, seen = built.cycle(run, experiment.schedule(iteration))
           measured.append(tiny_run.numbers(seen))
+          self.assertEqual(
+            set(built.seconds()),
+            EVENTS if changes and has_sampler_mesh else set(),
+          )
         # So that the next cycle compiles nothing, and a checkpoint restores.
         chex.assert_trees_all_equal(
           jax.tree.map(lambda leaf: leaf.sharding, run), places
@@ -146,6 +153,16 @@ class CycleTest(parameterized.TestCase):
     chex.assert_trees_all_equal(apart[0].clock, whole[0].clock)
     chex.assert_trees_all_equal(apart[0].ledger, whole[0].ledger)
     chex.assert_trees_all_close(apart, whole, rtol=1e-4, atol=1e-5)
+
+  def test_events_that_are_timed_are_programs_of_their_own(self):
+    for time_events in (False, True):
+      built = programs.build(
+        tiny_run.parts(),
+        tiny_run.task(),
+        tiny_run.settings(time_events=time_events),
+      )
+      self.assertEqual('cycle' in built.jitted, not time_events)
+      self.assertEqual('learn' in built.jitted, time_events)
 
 
 class OverSeedsTest(absltest.TestCase):
