@@ -96,14 +96,13 @@ def experiment(
     max_new_tokens=shape.max_new_tokens,
     eos_ids=shape.eos_ids,
     pad_id=shape.pad_id,
+    **{'top_k': None, 'top_p': None},  # Unless the config says otherwise.
   )
   parts = state.Parts(
     shape=shape,
     transformer=transformer,
     init_params_fn=lambda rng_key: model.init(transformer, rng_key)[1],
-    greedy_fn=functools.partial(
-      generate_fn, temperature=None, top_k=None, top_p=None
-    ),
+    greedy_fn=functools.partial(generate_fn, temperature=None),
     bind=functools.partial(
       functions_lib.bind,
       config,

@@ -144,9 +144,7 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
     ),
     publish=publish,
     observe=lambda run: metrics.of_buffer(
-      run.buffer.times_sampled,
-      run.buffer.is_valid,
-      num_bins=parts.histogram_bins,
+      run.buffer, num_bins=parts.histogram_bins
     ),
   )
 

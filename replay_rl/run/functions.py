@@ -186,10 +186,9 @@ def numbers(
   """Returns the numbers of a config that set no shape, by section or field."""
 
   def of_sampling(settings: config_lib.Sampler | config_lib.Evaluation):
-    values = {'temperature': settings.temperature, 'top_p': settings.top_p}
-    return {
-      name: float(value) for name, value in values.items() if value is not None
-    }
+    top_p = settings.top_p
+    kept = {} if top_p is None else {'top_p': float(top_p)}
+    return {'temperature': float(settings.temperature)} | kept
 
   return {
     'sampler': of_sampling(config.sampler),
@@ -218,8 +217,7 @@ def bind(
   Args:
     config: gives `replay.batch_size` and `sampler.top_k`.
     chosen: result of `choose`.
-    generate_fn: `sampler.generate`, to which this adds temperature, top_k and
-      top_p.
+    generate_fn: `sampler.generate`; this adds temperature, top_k and top_p.
     logprobs_fn: `scoring.token_logprobs`, to which this adds temperature.
     hyper: numbers as `numbers` returns them, or arrays `[]`.
   """
@@ -229,18 +227,15 @@ def bind(
       return None
     return chosen[field].bind(hyper.get(field, {}), **offered)
 
-  def sampling_of(section, top_k):
-    return functools.partial(
-      generate_fn, top_k=top_k, **{'top_p': None, **hyper[section]}
-    )
-
   temperature = hyper['sampler']['temperature']
   rates = dict(hyper['optimizer'])
   max_grad_norm = rates.pop('max_grad_norm')
   make_gate = bound('optimizer.gate')
   return state.Functions(
-    generate_fn=sampling_of('sampler', config.sampler.top_k),
-    evaluate_fn=sampling_of('evaluation', None),
+    generate_fn=functools.partial(
+      generate_fn, top_k=config.sampler.top_k, **hyper['sampler']
+    ),
+    evaluate_fn=functools.partial(generate_fn, **hyper['evaluation']),
     update=learner.UpdateFunctions(
       logprobs_fn=functools.partial(logprobs_fn, temperature=temperature),
       loss_fn=bound('loss.policy'),

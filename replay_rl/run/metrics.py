@@ -156,22 +156,20 @@ def of_overwritten(
   }
 
 
-def of_buffer(
-  times_sampled: base.Array, is_valid: base.Array, *, num_bins: int
-) -> base.Metrics:
+def of_buffer(state: base.BufferState, *, num_bins: int) -> base.Metrics:
   """Returns the metrics of the buffer after the events of a cycle.
 
   With `of_overwritten` of all cycles so far, the histogram of uses counts each
   rollout that was ever inserted once.
 
   Args:
-    times_sampled, is_valid: `[C]`, fields of `base.BufferState`.
+    state: the buffer; its rollouts are not read.
     num_bins: bins of the histogram, overflow included.
   """
   return {
     # Not below histogram/, whose lines add up over a run.
     'buffer_histogram/uses': histograms.histogram(
-      times_sampled, is_valid, num_bins=num_bins
+      state.times_sampled, state.is_valid, num_bins=num_bins
     )
   }
 

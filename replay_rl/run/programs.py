@@ -299,7 +299,7 @@ class _Maker(NamedTuple):
         timed(timing.LEARN, learn),
         timed(timing.PUBLISH, publish),
         # Without the rows, which may be on the host.
-        lambda run: observe(run.buffer.times_sampled, run.buffer.is_valid),
+        lambda run: observe(run.buffer._replace(rollouts=None)),
       ),
       {'generate': generate, 'remember': remember, 'learn': learn},
     )

@@ -96,7 +96,8 @@ class ReportTest(parameterized.TestCase):
     text = self.page_of(folders)
     self.assertIn('μ = 2.0 in every arm', text)
     (measured, spent), _ = re.findall(
-      r'<li>[^<]*: μ = (\S+) measured, 2.0 in the config \(([^;]*); medians', text
+      r'<li>[^<]*: μ = (\S+) measured, 2.0 in the config \(([^;]*); medians',
+      text,
     )
     lines = trained.lines('timing.jsonl')[1:]
     mu = statistics.median(line['mu'] for line in lines)
