@@ -106,14 +106,14 @@ def cycle(
     match event:
       case schedule.Generate():
         *generated, measured = actions.generate(run)
-        values |= measured
+        values = metrics.of_events(values, measured)
       case schedule.Publish():
         run = actions.publish(run)
       case schedule.Remember():
         if generated is None:
           raise _missing(events, 'Generate', 'Remember')
         run, fresh, measured = actions.remember(run, *generated)
-        values |= measured
+        values = metrics.of_events(values, measured)
       case schedule.Learn():
         if fresh is None:
           raise _missing(events, 'Remember', 'Learn')

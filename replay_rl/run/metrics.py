@@ -156,6 +156,32 @@ def of_overwritten(
   }
 
 
+def of_events(before: base.Metrics, now: base.Metrics) -> base.Metrics:
+  """Returns the metrics of a cycle after one more of its events.
+
+  What counts overwritten rollouts adds up, so that a cycle with several inserts
+  loses none. Of any other metric the later value stays.
+
+  Args:
+    before: of the events before.
+    now: of this event.
+  """
+  both = before | now
+  if 'num_overwritten' not in before or 'num_overwritten' not in now:
+    return both
+  for name in ('num_overwritten', 'histogram/uses'):
+    both[name] = before[name] + now[name]
+  num_unused = sum(
+    jnp.where(
+      one['num_overwritten'] > 0,
+      one['num_overwritten'] * one['never_used_fraction'],
+      0,
+    )
+    for one in (before, now)
+  )
+  return both | {'never_used_fraction': num_unused / both['num_overwritten']}
+
+
 def of_buffer(state: base.BufferState, *, num_bins: int) -> base.Metrics:
   """Returns the metrics of the buffer after the events of a cycle.
 

@@ -68,16 +68,21 @@ class UsesTest(parameterized.TestCase):
       expected.sum() < 6 * 16, 'replay__drop_zero_variance' in changes
     )
 
-  def test_they_are_those_after_the_last_event(self):
-    def learn_before_remember(iteration):
-      fill = schedule.Generate(), schedule.Remember()
-      return (*fill, schedule.Learn(2), *fill * (iteration == 1))
-
-    runs, measured = _history(2, learn_before_remember)
-    for run, values in zip(runs, measured, strict=True):
-      expected = np.bincount(
-        np.minimum(run.buffer.times_sampled, NUM_BINS - 1)[run.buffer.is_valid],
-        minlength=NUM_BINS,
-      )
-      np.testing.assert_array_equal(values['buffer_histogram/uses'], expected)
-    self.assertGreaterEqual(measured[1]['buffer_histogram/uses'][0], 16)
+  def test_a_cycle_may_insert_often_and_after_its_updates(self):
+    fill = schedule.Generate(), schedule.Remember()
+    runs, (_, second) = _history(
+      2, lambda iteration: (*fill, schedule.Learn(2), *fill, *fill)
+    )
+    uses = runs[1].buffer.times_sampled
+    # What came after the updates fills the buffer, and nothing has used it.
+    self.assertEqual(uses.tolist(), [0] * 32)
+    self.assertEqual(second['buffer_histogram/uses'].tolist(), [32, 0, 0, 0])
+    # Each of three inserts overwrote 16 rollouts; only the first 32 of them
+    # were in the buffer at the time of the two updates of 8 rows.
+    overwritten = second['histogram/uses']
+    self.assertEqual(overwritten.sum(), 3 * 16)
+    self.assertBetween(overwritten[0], 16 + 16, 3 * 16 - 1)
+    self.assertEqual(second['num_overwritten'], 3 * 16)
+    self.assertAlmostEqual(
+      float(second['never_used_fraction']), overwritten[0] / 48, places=6
+    )
