@@ -112,10 +112,20 @@ def on_policy(
       remat=True,
     ),
     evaluation=config_lib.Evaluation(
-      every=50, every_cost=None, num_prompts=32, num_samples=4
+      every=50,
+      every_cost=None,
+      num_prompts=32,
+      num_samples=4,
+      temperature=1.0,
+      top_p=None,
     ),
     logging=config_lib.Logging(
-      histogram_bins=32, tensorboard=True, samples_every=20, num_samples=8
+      histogram_bins=32,
+      age_buckets=(1, 2, 4, 8, 16, 32),
+      time_events=False,
+      tensorboard=True,
+      samples_every=20,
+      num_samples=8,
     ),
     checkpoint=config_lib.Checkpoint(every=50, keep=2),
     mesh=config_lib.Mesh(

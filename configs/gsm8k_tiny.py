@@ -53,10 +53,20 @@ def get_config() -> config_lib.Config:
   config.optimizer.num_microbatches = 1
   config.optimizer.logits_chunk = 16
   config.evaluation = config_lib.Evaluation(
-    every=3, every_cost=None, num_prompts=8, num_samples=2
+    every=3,
+    every_cost=None,
+    num_prompts=8,
+    num_samples=2,
+    temperature=1.0,
+    top_p=None,
   )
   config.logging = config_lib.Logging(
-    histogram_bins=8, tensorboard=False, samples_every=1, num_samples=4
+    histogram_bins=8,
+    age_buckets=(1, 2, 4),
+    time_events=False,
+    tensorboard=False,
+    samples_every=1,
+    num_samples=4,
   )
   config.checkpoint.every = 1
   return config

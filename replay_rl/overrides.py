@@ -36,7 +36,15 @@ def _finite(text: str) -> float:
   return number
 
 
+def integers(text: str) -> tuple[int, ...]:
+  """Returns whole numbers with commas between them, as in 1,2 or (1, 2)."""
+  inside = text.strip().removeprefix('(').removesuffix(')').strip()
+  parts = inside.removesuffix(',').split(',') if inside else []
+  return tuple(integer(part.strip()) for part in parts)
+
+
 _PARSERS = {
+  tuple[int, ...]: integers,
   int: integer,
   float: real,
   str: str,
@@ -75,7 +83,9 @@ class AnnotatedParser(flags.ArgumentParser):
     kind = typing.get_args(annotation)[0]
     self._kinds = typing.get_args(kind) or (kind,)
 
-  def parse(self, argument: Any) -> bool | int | float | str | None:
+  def parse(
+    self, argument: Any
+  ) -> bool | int | float | str | tuple[int, ...] | None:
     """Returns the value; raises ValueError if the text is not one."""
     if not isinstance(argument, str):
       return argument  # The value of the config itself.

@@ -40,11 +40,13 @@ from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import logs
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import placement
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
 from replay_rl.run import state
 from replay_rl.run import stopping
+from replay_rl.run import timing
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
 
@@ -95,7 +97,7 @@ _HEARTBEAT = flags.DEFINE_integer(
 
 # (parts, task, settings) -> programs
 MakePrograms = Callable[
-  [state.Parts, task_lib.Task | task_lib.TextTask, programs_lib.Settings],
+  [state.Parts, task_lib.Task | task_lib.TextTask, maker_lib.Settings],
   programs_lib.Programs,
 ]
 
@@ -163,7 +165,7 @@ def train(
     programs = make_programs(
       experiment.parts,
       task,
-      programs_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
+      maker_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
     seeds = np.uint32(config.seed) + jnp.arange(
       config.num_seeds, dtype=np.uint32
@@ -316,15 +318,18 @@ def _loop(
       started = time.perf_counter()
       run, measured = programs.cycle(run, experiment.schedule(iteration))
       lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
+      of_events = timing.fields(programs.seconds(), progress, lines)
       due = budget.seeds_due(progress, lines, config.evaluation)
       if due:
         greedy, sampled = jax.device_get(programs.evaluate(run))
         lines = [
-          line | (evaluation.summarize(*scores) if line['seed'] in due else {})
+          line | evaluation.summarize(*scores, config.evaluation)
+          if line['seed'] in due
+          else line
           for line, *scores in zip(lines, greedy, sampled, strict=True)
         ]
       if log is not None:
-        log.write(lines, time.perf_counter() - started)
+        log.write(lines, time.perf_counter() - started, of_events)
       if _is_due(config.logging.samples_every, iteration):
         shown = programs.samples(run)
         if log is not None:

@@ -58,6 +58,11 @@ class OverridesTest(parameterized.TestCase):
     ('mesh.shape={"data": 2}', {'data': 2}),
     ('mesh.sampler_shape={"data": 2}', {'data': 2}),
     ('name=None', 'None'),
+    ('logging.age_buckets=1,2,4', (1, 2, 4)),
+    ('logging.age_buckets=(1, 2,)', (1, 2)),
+    ('logging.age_buckets=3', (3,)),
+    ('logging.age_buckets=()', ()),
+    ('logging.age_buckets=None', None),
   )
   def test_a_field_is_read_by_its_type(self, override, value):
     name = override.partition('=')[0]
@@ -84,6 +89,8 @@ class OverridesTest(parameterized.TestCase):
     ('optimizer.max_grad_norm=1e400', 'must be a finite number'),
     ('sampler=5', 'Unable to parse'),
     ('model.qk_norm=5', 'Non-boolean'),
+    ('logging.age_buckets=1,,2', 'invalid literal'),
+    ('logging.age_buckets=1,x', 'invalid literal'),
   )
   def test_another_type_is_refused(self, override, message):
     with self.assertRaisesRegex(flags.IllegalFlagValueError, message):

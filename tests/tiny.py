@@ -90,10 +90,20 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       remat=False,
     ),
     evaluation=config_lib.Evaluation(
-      every=0, every_cost=None, num_prompts=4, num_samples=2
+      every=0,
+      every_cost=None,
+      num_prompts=4,
+      num_samples=2,
+      temperature=1.0,
+      top_p=None,
     ),
     logging=config_lib.Logging(
-      histogram_bins=4, tensorboard=False, samples_every=0, num_samples=4
+      histogram_bins=4,
+      age_buckets=None,
+      time_events=False,
+      tensorboard=False,
+      samples_every=0,
+      num_samples=4,
     ),
     checkpoint=config_lib.Checkpoint(every=1, keep=3),
     mesh=config_lib.Mesh(

@@ -23,6 +23,7 @@ from replay_rl.lm import sampler
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
 from replay_rl.run import generation as generation_lib
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import schedule
 from replay_rl.run import state
@@ -143,7 +144,7 @@ def programs(
   jitted = programs_lib.build(
     parts,
     task,
-    programs_lib.settings_of(config, mesh=mesh, sampler_mesh=None),
+    maker_lib.settings_of(config, mesh=mesh, sampler_mesh=None),
   ).jitted
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   seeds = jax.ShapeDtypeStruct((config.num_seeds,), np.uint32)

@@ -24,9 +24,9 @@ from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import events as events_lib
 from replay_rl.run import learner as learner_lib
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
-from replay_rl.run import schedule
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.run import workdir as workdir_lib
@@ -167,7 +167,7 @@ def measure(folder: pathlib.Path, settings: FitSettings) -> RunNoise:
     _check_loss(of_loss)
     _check(folder, config, experiment, task)
     mesh, sampler_mesh = placement.meshes_of_run(config, parts)
-    how = programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh)
+    how = maker_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh)
     step = run_weights.pick_step(folder, settings.step)
     with jax.set_mesh(mesh):
       run = checkpoint.read(

@@ -35,6 +35,34 @@ def histogram(
   return jnp.zeros(num_bins, jnp.int32).at[bins].add(mask)
 
 
+def age_buckets(
+  ages: base.Array, edges: tuple[int, ...]
+) -> dict[str, base.Array]:
+  """Returns which rows are in which bucket of ages.
+
+  Args:
+    ages: `[N]` int, 0 or more.
+    edges: rising, the first age of each bucket but that of age 0: 1, 2 and 4
+      give the ages 0, 1, 2 to 3, and 4 or more. None at all gives no bucket.
+
+  Returns:
+    `[N]` bool by the name of the bucket, such as 'age_2_3' or 'age_4_or_more'.
+    Each row is in one bucket.
+  """
+  chex.assert_rank(ages, 1)
+  chex.assert_type(ages, int)
+  if not edges:
+    return {}
+  buckets = {}
+  for first, after in zip((0, *edges), (*edges, None), strict=True):
+    if after is None:
+      buckets[f'age_{first}_or_more'] = ages >= first
+    else:
+      last = f'_{after - 1}' * (after - 1 > first)
+      buckets[f'age_{first}{last}'] = (ages >= first) & (ages < after)
+  return buckets
+
+
 def steps_since_last_use(
   last_sampled: base.Array,
   slots: base.Array,

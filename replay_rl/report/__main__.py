@@ -29,6 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(f'error: {error}', file=sys.stderr)
     return 2
   rich.console.Console().print(terminal_table(results))
+  for arm in results.arms:
+    if arm.timed:
+      print(page.timed_sentence(arm))
   print(pathlib.Path(options.out) / 'index.html')
   return 0
 

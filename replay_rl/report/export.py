@@ -94,8 +94,10 @@ def _arm(arm: table.Arm) -> dict[str, Any]:
     'reward_at_end': _per_seed(arm.reward),
     'entropy_at_end': _per_seed(arm.entropy),
     'replay_ratio': _per_seed(arm.replay_ratio),
+    'replay_ratio_inserted': _per_seed(arm.replay_ratio_inserted),
     'generation_share_of_flops': _per_seed(arm.generation_flops),
     'seconds_per_iteration': _finite(arm.seconds_per_iteration),
+    'timed': {key: _finite(value) for key, value in arm.timed.items()},
     'milestones': [_milestone(milestone) for milestone in arm.milestones],
   }
 

@@ -24,7 +24,7 @@ _OFF_POLICY = {
 }
 _HISTOGRAMS = {
   'staleness': ('staleness of a use, learner steps', '% of uses'),
-  'uses': ('uses of a rollout until it left the buffer', '% of rollouts'),
+  'uses': ('uses of an inserted rollout', '% of rollouts'),
   'steps_since_last_use': (
     'learner steps since the last use of the rollout',
     '% of uses',
@@ -140,10 +140,10 @@ def _histograms(arms: list[drawing.StyledRun]) -> Figure | None:
     _draw_histogram(panel, arms, key)
   caption = (
     'Sums over the run and its seeds, as a share of each arm: how old rollouts '
-    'were when used, how often each was used in its life, and how many learner '
-    "steps lay between two uses ('new' is a first use). A last bin labelled "
-    "'≥ n' also holds all that is larger; bars that are cut at the top are "
-    'named with their height.'
+    'were when used, how often each that was inserted was used, and how many '
+    "learner steps lay between two uses ('new' is a first use). A last bin "
+    "labelled '≥ n' also holds all that is larger; bars that are cut at the "
+    'top are named with their height.'
   )
   for key in keys:
     absent = [arm.run.name for arm in arms if _total(arm.run, key) == 0]

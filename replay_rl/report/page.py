@@ -2,6 +2,7 @@
 
 import base64
 import html
+import math
 import string
 from collections.abc import Iterable
 from typing import Any
@@ -89,7 +90,7 @@ def make(
     differences=_differences(arms),
     results=_results(results),
     ends=_ends(results),
-    cost=_cost(arms, results),
+    cost=_cost(results),
     figures='\n'.join(_figure(figure) for figure in drawn),
   )
 
@@ -248,6 +249,7 @@ def _ends(results: table.Results) -> str:
       words.median(arm.reward) + _small(map(words.number, arm.reward)),
       words.median(arm.entropy) + _small(map(words.number, arm.entropy)),
       words.median(arm.replay_ratio),
+      words.median(arm.replay_ratio_inserted),
       words.number(arm.seconds_per_iteration),
     ]
     for arm in results.arms
@@ -257,19 +259,35 @@ def _ends(results: table.Results) -> str:
     'reward',
     'entropy, nats per token',
     'realised replay ratio',
+    'of inserted rollouts',
     'seconds per iteration',
   ]
   return (
     '<p>Reward and entropy are smoothed as above. The replay ratio is uses per '
-    'inserted rollout. Seconds are the median over iterations, of all seeds '
+    'generated rollout; of those that the buffer took, it is higher where '
+    'others were dropped. Seconds are the median over iterations, of all seeds '
     'together, without the iterations that compile.</p>\n'
   ) + _table(header, [_row(row) for row in rows])
 
 
-def _cost(arms: list[runs.Run], results: table.Results) -> str:
-  mus = {run.name: str(run.config.get('mu', 'unknown')) for run in arms}
+def timed_sentence(arm: table.Arm) -> str:
+  """Says what an iteration of a timed arm took, and the mu that it makes."""
+  mu = arm.timed.get('mu', math.nan)
+  spent = ', '.join(
+    f'{key.removesuffix("_seconds")} {words.number(value)} s'
+    for key, value in arm.timed.items()
+    if key.endswith('_seconds')
+  )
+  return (
+    f'{arm.name}: μ = {words.number(mu)} measured, {arm.mu} in '
+    f'the config ({spent}; medians over iterations, without those that compile)'
+  )
+
+
+def _cost(results: table.Results) -> str:
+  mus = {arm.name: arm.mu for arm in results.arms}
   if len(set(mus.values())) == 1:
-    mu = f'μ = {_text(mus[arms[0].name])} in every arm.'
+    mu = f'μ = {_text(results.arms[0].mu)} in every arm.'
   else:
     listed = ', '.join(f'{name}: {value}' for name, value in mus.items())
     mu = (
@@ -293,12 +311,18 @@ def _cost(arms: list[runs.Run], results: table.Results) -> str:
     for arm in results.arms
     if arm is not baseline
   ]
+  timed = ''.join(
+    f'<li>{_text(timed_sentence(arm))}.</li>'
+    for arm in results.arms
+    if arm.timed
+  )
   return (
     '<p>Reuse saves generation and pays with training. The cost model prices '
     'an update at B + μR: training on B rollouts, and generating R of them at '
     'μ times the cost of training on one. μ is set in the configuration for '
-    f'the system to be modelled, not measured in these runs. {mu}{flops}</p>\n'
-    '<p>Wall-clock is the sum over iterations, compilation included, of all '
+    f'the system to be modelled. {mu}{flops}</p>\n'
+    + (f'<p>Measured in these runs:</p>\n<ul>{timed}</ul>\n' if timed else '')
+    + '<p>Wall-clock is the sum over iterations, compilation included, of all '
     'seeds of an arm trained together as one program. It follows generated '
     'tokens only where generation takes most of an iteration; a small model '
     'on a CPU spends little of its time there, so that fewer generated tokens '

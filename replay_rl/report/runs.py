@@ -25,7 +25,8 @@ SECONDS = 'timing/cumulative_seconds'  # Made here, from timing.jsonl.
 # Running totals: what a curve can be drawn against.
 BUDGETS = (STEPS, TOKENS, COST)
 REQUIRED = ('iteration', 'seed', 'reward', *BUDGETS)
-_HISTOGRAM = 'histogram/'
+_HISTOGRAM = 'histogram/'  # A part of the whole: the lines add up.
+_OF_BUFFER = 'buffer_histogram/'  # Of what the buffer holds after the line.
 
 
 class ValueKind(NamedTuple):
@@ -71,9 +72,12 @@ class Run(NamedTuple):
   iterations: `[I]` int64, consecutive.
   values: key -> `[S, I]` float64, NaN where absent or null. `SECONDS` counts
     the whole program, so all seeds have the same.
-  histograms: key without 'histogram/' -> `[N]` int64, sums over the run.
+  histograms: key without 'histogram/' -> `[N]` int64, sums over the run; uses
+    are those of all rollouts that were inserted, if the run wrote them.
   seconds: `[I]` float64, wall-clock of each iteration; NaN where unknown.
   is_first: `[I]` bool, first iteration of a process, with its compilation.
+  timed: what timing.jsonl says of the events, such as 'learn_seconds', and of
+    'mu' -> `[I]` float64, NaN where unknown; {} if they were not timed.
   """
 
   name: str
@@ -87,6 +91,7 @@ class Run(NamedTuple):
   histograms: dict[str, np.ndarray]
   seconds: np.ndarray
   is_first: np.ndarray
+  timed: dict[str, np.ndarray]
 
   def column(self, key: str) -> np.ndarray:
     """Returns `[S, I]` values, all NaN if the run never wrote the key."""
@@ -145,7 +150,7 @@ def read(folder: str) -> Run:
         f'falls of {key} in {path}/metrics.jsonl = {len(falls)}: must be none '
         f'(the first is at iteration {iterations[falls[0, 1] + 1]})'
       )
-  seconds, is_first = _read_timing(path / 'timing.jsonl', iterations)
+  seconds, is_first, timed = _read_timing(path / 'timing.jsonl', iterations)
   shape = (len(seeds), len(iterations))
   values[SECONDS] = np.broadcast_to(np.cumsum(seconds), shape)
   return Run(
@@ -160,6 +165,7 @@ def read(folder: str) -> Run:
     histograms=histograms,
     seconds=seconds,
     is_first=is_first,
+    timed=timed,
   )
 
 
@@ -235,7 +241,11 @@ def _read_metrics(
       raise ValueError(
         f'iteration {iteration} of seed {seed} = None: must be in {path}'
       )
-  histograms = _sum_counts(path, [counts for _, counts in rows.values()])
+  parts = [_starting(counts, _HISTOGRAM) for _, counts in rows.values()]
+  at_end = [_starting(rows[last, seed][1], _OF_BUFFER) for seed in seeds]
+  if any('uses' in part for part in parts) and not any(at_end):
+    warn(f'{path}: the uses of rollouts still in the buffer are unknown')
+  histograms = _sum_counts(path, parts + at_end)
   return {where: numbers for where, (numbers, _) in rows.items()}, histograms
 
 
@@ -244,14 +254,23 @@ def _numbers_and_counts(
 ) -> tuple[dict[str, float], dict[str, list[int]]]:
   numbers, counts = {}, {}
   for key in sorted(record):
-    if not key.startswith(_HISTOGRAM):
+    if not key.startswith((_HISTOGRAM, _OF_BUFFER)):
       value = value_of(place, record, key, _NUMBER)
       numbers[key] = np.nan if value is None else float(value)
     elif record[key] is not None:
-      counts[key.removeprefix(_HISTOGRAM)] = value_of(
-        place, record, key, _COUNTS
-      )
+      counts[key] = value_of(place, record, key, _COUNTS)
   return numbers, counts
+
+
+def _starting(
+  counts: dict[str, list[int]], prefix: str
+) -> dict[str, list[int]]:
+  """Returns the counts whose key starts with a prefix, without it."""
+  return {
+    key.removeprefix(prefix): values
+    for key, values in counts.items()
+    if key.startswith(prefix)
+  }
 
 
 def _sum_counts(
@@ -272,13 +291,13 @@ def _sum_counts(
 
 def _read_timing(
   path: pathlib.Path, iterations: list[int]
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns seconds and is_first; of a repeated iteration the last counts."""
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+  """Returns fields of a `Run`; of a repeated iteration the last line counts."""
   seconds = np.full(len(iterations), np.nan)
-  is_first = np.zeros(len(iterations), bool)
+  is_first, timed = np.zeros(len(iterations), bool), {}
   if not path.is_file():
     warn(f'{path} is missing: wall-clock is unknown')
-    return seconds, is_first
+    return seconds, is_first, timed
   processes = set()
   for place, record in read_lines(path):
     index = value_of(place, record, 'iteration', COUNT) - iterations[0]
@@ -286,11 +305,17 @@ def _read_timing(
     if 0 <= index < len(iterations):
       seconds[index] = elapsed
       is_first[index] = record.get('process') not in processes
+      for key in sorted(record):
+        if key != 'mu' and not key.endswith('_seconds'):
+          continue
+        value = value_of(place, record, key, _NUMBER)
+        of_key = timed.setdefault(key, np.full(len(iterations), np.nan))
+        of_key[index] = np.nan if value is None else value
     processes.add(record.get('process'))
   if np.isnan(seconds).any():
     missing = iterations[int(np.argmax(np.isnan(seconds)))]
     warn(f'{path}: wall-clock is unknown from iteration {missing} on')
-  return seconds, is_first
+  return seconds, is_first, timed
 
 
 def value_of(

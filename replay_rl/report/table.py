@@ -75,9 +75,13 @@ class Arm(NamedTuple):
   """One line of the table. `[S]` values are those of the last iteration.
 
   reward, entropy: `[S]`, smoothed.
-  replay_ratio: `[S]`, realised uses per inserted rollout.
+  replay_ratio: `[S]`, realised uses per generated rollout.
+  replay_ratio_inserted: `[S]`, the same per rollout that the buffer took.
   generation_flops: `[S]`, share of all estimated FLOPs spent on generation.
   seconds_per_iteration: median, without the iterations that compile.
+  timed: the same of what the events took, such as 'learn_seconds', and of 'mu';
+    {} if they were not timed.
+  mu: of the config, as text.
   """
 
   name: str
@@ -86,8 +90,11 @@ class Arm(NamedTuple):
   reward: np.ndarray
   entropy: np.ndarray
   replay_ratio: np.ndarray
+  replay_ratio_inserted: np.ndarray
   generation_flops: np.ndarray
   seconds_per_iteration: float
+  timed: dict[str, float]
+  mu: str
   milestones: tuple[Milestone, ...]
 
 
@@ -189,7 +196,11 @@ def _arm(
   )
   trained = run.column('ledger/training_flops')
   total = np.where(generated + trained > 0, generated + trained, np.nan)
-  seconds = run.seconds[~run.is_first & np.isfinite(run.seconds)]
+
+  def median(values):
+    known = values[~run.is_first & np.isfinite(values)]
+    return float(np.median(known)) if known.size else np.nan
+
   return Arm(
     name=run.name,
     seeds=run.seeds,
@@ -197,8 +208,11 @@ def _arm(
     reward=curves.trailing_mean(run.column('reward'), window)[:, -1],
     entropy=curves.trailing_mean(run.column('entropy'), window)[:, -1],
     replay_ratio=run.column('replay_ratio')[:, -1],
+    replay_ratio_inserted=run.column('replay_ratio_inserted')[:, -1],
     generation_flops=(generated / total)[:, -1],
-    seconds_per_iteration=float(np.median(seconds)) if seconds.size else np.nan,
+    seconds_per_iteration=median(run.seconds),
+    timed={key: median(run.timed[key]) for key in sorted(run.timed)},
+    mu=str(run.config.get('mu', 'unknown')),
     milestones=tuple(
       _milestone(run, baseline, threshold, window) for threshold in thresholds
     ),

@@ -98,19 +98,18 @@ def experiment(
     max_new_tokens=shape.max_new_tokens,
     eos_ids=shape.eos_ids,
     pad_id=shape.pad_id,
+    **{'top_k': None, 'top_p': None},  # Unless the config says otherwise.
   )
-  whole = functools.partial(generate_fn, top_k=None, top_p=None)
   parts = state.Parts(
     shape=shape,
     transformer=transformer,
     init_params_fn=lambda rng_key: model.init(transformer, rng_key)[1],
-    greedy_fn=functools.partial(whole, temperature=None),
-    unbiased_fn=functools.partial(whole, temperature=1.0),
+    greedy_fn=functools.partial(generate_fn, temperature=None),
     bind=functools.partial(
       functions_lib.bind,
       config,
       chosen,
-      functools.partial(generate_fn, top_k=config.sampler.top_k),
+      generate_fn,
       functools.partial(
         scoring.token_logprobs,
         graphdef,
@@ -130,6 +129,7 @@ def experiment(
     num_spans=needs.num_spans,
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
+    age_edges=config.logging.age_buckets or (),
   )
   num_rows = functions_lib.check(
     chosen, parts, truncation=pairs.truncation(config.sampler)

@@ -41,6 +41,7 @@ OptionalFraction = Annotated[float | None, constants.interval('(0, 1]')]
 # `overrides.AnnotatedParser` reads the word None for these types.
 OptionalStr = Annotated[str | None, 'text or None']
 OptionalBool = Annotated[bool | None, 'bool or None']
+OptionalEdges = Annotated[tuple[int, ...] | None, 'numbers with commas or None']
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -174,7 +175,10 @@ class Evaluation:
   # Cost units of a seed, see ledger.prices; None counts iterations.
   every_cost: OptionalPositive
   num_prompts: Count  # Prompts per evaluation.
-  num_samples: Count  # Samples per prompt at temperature 1, for pass@k.
+  num_samples: Count  # Samples per prompt, for pass@k.
+  # Of these samples; the greedy response needs neither.
+  temperature: Annotated[float, constants.TEMPERATURE]
+  top_p: OptionalFraction  # Probability mass to draw from; None: all.
 
   @property
   def is_on(self) -> bool:
@@ -188,6 +192,13 @@ class Logging:
 
   # Numbers of a histogram in a line; the last also counts all larger values.
   histogram_bins: Annotated[int, constants.interval('[1, 65536]')]
+  # Learner steps at which a bucket of ages begins, after that of age 0: (1, 2,
+  # 4) for ages 0, 1, 2 to 3, and 4 or more. None writes no metrics by age.
+  age_buckets: OptionalEdges
+  # Run the events of a cycle as programs of their own, and wait for each, so
+  # that timing.jsonl says how long each took, and mu. Programs of their own may
+  # round otherwise than the cycle as one program.
+  time_events: bool
   tensorboard: bool  # Also write TensorBoard files.
   samples_every: Natural  # Iterations between samples as text; 0 writes none.
   num_samples: Count  # Largest number of rollouts to write each time.

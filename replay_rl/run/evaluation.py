@@ -9,6 +9,7 @@ import optax
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.parallel import mesh
+from replay_rl.run import config as config_lib
 from replay_rl.run import generation as generation_lib
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
@@ -41,7 +42,7 @@ def samples_of_seed(
     policy: the weights to evaluate.
     prompts: `[P]`.
     parts: the functions of the run.
-    num_samples: n, samples per prompt at temperature 1.
+    num_samples: n, samples per prompt at the settings of the evaluation.
 
   Returns:
     (completions, references) of greedy responses, `[P]`, and of samples,
@@ -49,7 +50,7 @@ def samples_of_seed(
   """
   return (
     _sample(policy, prompts, parts.greedy_fn, 1),
-    _sample(policy, prompts, parts.unbiased_fn, num_samples),
+    _sample(policy, prompts, parts.bind(policy.hyper).evaluate_fn, num_samples),
   )
 
 
@@ -127,17 +128,21 @@ def _sample(
   return completions, rows.references
 
 
-def summarize(greedy: np.ndarray, sampled: np.ndarray) -> dict[str, float]:
+def summarize(
+  greedy: np.ndarray, sampled: np.ndarray, settings: config_lib.Evaluation
+) -> dict[str, float]:
   """Returns the scores of one seed.
 
   Args:
     greedy: `[P, 1]` rewards at temperature 0.
-    sampled: `[P, n]` rewards at temperature 1. A sample counts as correct for
-      pass@k if its reward is 1.
+    sampled: `[P, n]` rewards of samples. One counts as correct for pass@k if
+      its reward is 1.
+    settings: how they were sampled, which the scores say beside them.
 
   Returns:
     'eval/greedy' and 'eval/mean_at_n', mean rewards; 'eval/pass_at_k' for k =
-    1, 2, 4, ... up to n.
+    1, 2, 4, ... up to n; 'eval/temperature' and 'eval/top_p' of all but the
+    greedy one, where a top_p of 1 draws from all tokens.
   """
   num_samples = sampled.shape[1]
   num_correct = np.sum(sampled >= 1.0, axis=1)
@@ -150,7 +155,10 @@ def summarize(greedy: np.ndarray, sampled: np.ndarray) -> dict[str, float]:
     estimates = pass_at_k(num_samples, num_correct, k=k)
     scores[f'eval/pass_at_{k}'] = float(np.mean(estimates))
     k *= 2
-  return scores
+  return scores | {
+    'eval/temperature': float(settings.temperature),
+    'eval/top_p': 1.0 if settings.top_p is None else float(settings.top_p),
+  }
 
 
 def pass_at_k(

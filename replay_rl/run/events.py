@@ -34,18 +34,20 @@ class Actions(NamedTuple):
   remember: (run, generation, rewards) -> (run, fresh rows, metrics).
   learn: (run, fresh rows, number of updates) -> (run, metrics of the updates).
   publish: run -> run.
+  observe: run after the events -> metrics.
   """
 
   generate: Callable
   remember: Callable
   learn: Callable
   publish: Callable
+  observe: Callable
 
 
 class Measured(NamedTuple):
   """The metrics of a cycle.
 
-  values: metrics of generate and remember, by name.
+  values: metrics of generate, remember and observe, by name.
   updates: metrics of all updates; None if the schedule has no `Learn`.
   """
 
@@ -75,19 +77,20 @@ def cycle(
     match event:
       case schedule.Generate():
         *generated, measured = actions.generate(run, event)
-        values |= measured
+        values = metrics.of_events(values, measured)
       case schedule.Publish():
         run = actions.publish(run)
       case schedule.Remember():
         if generated is None:
           raise _missing(events, 'Generate', 'Remember')
         run, fresh, measured = actions.remember(run, *generated)
-        values |= measured
+        values = metrics.of_events(values, measured)
       case schedule.Learn():
         if fresh is None:
           raise _missing(events, 'Remember', 'Learn')
         run, more = actions.learn(run, fresh, event.num_updates)
         updates = metrics.merge(updates, more) if updates else more
+  values |= actions.observe(run)
   clock = run.clock._replace(iteration=run.clock.iteration + 1)
   return run._replace(clock=clock), Measured(values, updates)
 
@@ -113,6 +116,9 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
       run, fresh, parts, num_updates=num_updates
     ),
     publish=publish,
+    observe=lambda run: metrics.of_buffer(
+      run.buffer, num_bins=parts.histogram_bins
+    ),
   )
 
 
@@ -164,6 +170,7 @@ def remember(
   )
   has_variance = advantages_lib.group_has_variance(rewards, generation.group_id)
   is_kept = has_variance if parts.drop_zero_variance else None
+  is_valid = jnp.ones_like(has_variance) if is_kept is None else is_kept
   keep_scores = None
   if functions.keep_rule is not None:
     keep_scores = functions.keep_rule(run.buffer, run.learner.step)
@@ -178,6 +185,7 @@ def remember(
   ledger = ledger_lib.add(
     run.ledger,
     rollouts=rewards.shape[0],
+    inserted_rollouts=jnp.sum(is_valid),
     prompt_tokens=jnp.sum(generation.prompts.lengths),
     generated_tokens=num_tokens,
   )
@@ -195,7 +203,6 @@ def remember(
     newest_F = jnp.max(rollouts.token_versions, axis=1)
     is_mixed_F = newest_F > rollouts.policy_version
     measured['mixed_versions_fraction'] = jnp.mean(is_mixed_F)
-  is_valid = jnp.ones_like(has_variance) if is_kept is None else is_kept
   fresh = learner_lib.fresh_batch(rollouts, slots, is_valid)
   clock = run.clock._replace(
     num_rollouts=run.clock.num_rollouts + jnp.uint32(rewards.shape[0]),
@@ -236,7 +243,9 @@ def learn(
       learner, batch, clock, parts, functions.update
     )
     measured = metrics.of_update(
-      batch, outcome, status, stored, step, num_bins=parts.histogram_bins
+      *(batch, outcome, status, stored, step),
+      num_bins=parts.histogram_bins,
+      age_edges=parts.age_edges,
     )
     ledger = _trained(ledger, batch, status)
     stored = buffer_lib.mark_sampled(stored, batch.slots, step)

@@ -188,11 +188,15 @@ def numbers(
   config: config_lib.Config, chosen: Mapping[str, choices.Choice]
 ) -> state.Hyper:
   """Returns the numbers of a config that set no shape, by section or field."""
-  sampling_numbers = {'temperature': float(config.sampler.temperature)}
-  if config.sampler.top_p is not None:
-    sampling_numbers['top_p'] = float(config.sampler.top_p)
+
+  def of_sampling(settings: config_lib.Sampler | config_lib.Evaluation):
+    top_p = settings.top_p
+    kept = {} if top_p is None else {'top_p': float(top_p)}
+    return {'temperature': float(settings.temperature)} | kept
+
   return {
-    'sampler': sampling_numbers,
+    'sampler': of_sampling(config.sampler),
+    'evaluation': of_sampling(config.evaluation),
     'optimizer': {
       'learning_rate': float(config.optimizer.learning_rate),
       'warmup_steps': config.optimizer.warmup_steps,
@@ -215,9 +219,9 @@ def bind(
   """Returns the functions of a run with the numbers of `hyper` bound.
 
   Args:
-    config: gives `replay.batch_size`.
+    config: gives `replay.batch_size` and `sampler.top_k`.
     chosen: result of `choose`.
-    generate_fn: `sampler.generate`, to which this adds temperature and top_p.
+    generate_fn: `sampler.generate`; this adds temperature, top_k and top_p.
     logprobs_fn: `scoring.token_logprobs`, to which this adds temperature.
     hyper: numbers as `numbers` returns them, or arrays `[]`.
   """
@@ -233,10 +237,9 @@ def bind(
   make_gate = bound('optimizer.gate')
   return state.Functions(
     generate_fn=functools.partial(
-      generate_fn,
-      temperature=temperature,
-      top_p=hyper['sampler'].get('top_p'),
+      generate_fn, top_k=config.sampler.top_k, **hyper['sampler']
     ),
+    evaluate_fn=functools.partial(generate_fn, **hyper['evaluation']),
     update=learner.UpdateFunctions(
       logprobs_fn=functools.partial(logprobs_fn, temperature=temperature),
       loss_fn=bound('loss.policy'),

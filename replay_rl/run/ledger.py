@@ -19,6 +19,8 @@ class Ledger(NamedTuple):
   """Totals since the start of the run, each a counter `[2]` uint32.
 
   rollouts: responses sampled.
+  inserted_rollouts: those of them that the buffer took; the others were in
+    groups without variance of their rewards.
   prompt_tokens: tokens of the prompts, once per response.
   generated_tokens: tokens of the responses, end-of-sequence included.
   updates: updates that changed the weights.
@@ -29,6 +31,7 @@ class Ledger(NamedTuple):
   """
 
   rollouts: base.Array
+  inserted_rollouts: base.Array
   prompt_tokens: base.Array
   generated_tokens: base.Array
   updates: base.Array

@@ -63,6 +63,7 @@ def lines(
   for index, seed in enumerate(seeds.tolist()):
     of_seed = ledger.Ledger(*(counter[index] for counter in counters))
     prices = ledger.prices(of_seed, transformer, mu)
+    trained, inserted = prices['trained_rollouts'], prices['inserted_rollouts']
     written.append(
       {
         'iteration': int(iterations[index]) - 1,
@@ -70,7 +71,8 @@ def lines(
         'learner_step': int(steps[index]),
         **{name: plain(np.asarray(x[index])) for name, x in values.items()},
         **{f'ledger/{name}': price for name, price in prices.items()},
-        'replay_ratio': prices['trained_rollouts'] / prices['rollouts'],
+        'replay_ratio': trained / prices['rollouts'],
+        'replay_ratio_inserted': trained / inserted if inserted else math.nan,
       }
     )
   return written
@@ -93,13 +95,19 @@ class Log:
   first: int
   seconds: float = 0.0  # Wall-clock of this process.
 
-  def write(self, lines: Sequence[dict[str, Any]], seconds: float) -> None:
+  def write(
+    self,
+    lines: Sequence[dict[str, Any]],
+    seconds: float,
+    of_events: Mapping[str, float],
+  ) -> None:
     """Writes an iteration.
 
     Args:
       lines: metrics, a line per seed.
       seconds: wall-clock of all seeds together. It has its own file, so that
         the metrics of a repeated run are the same byte for byte.
+      of_events: what `timing.fields` says; it goes there too.
 
     Raises:
       durable.WriteError: a line cannot be written.
@@ -110,7 +118,7 @@ class Log:
       if self.board is not None:
         self.board.write(**line, seconds=time.time())
     self.files[TIMING].write(
-      iteration=iteration, seconds=seconds, process=self.first
+      iteration=iteration, seconds=seconds, process=self.first, **of_events
     )
     self.seconds += seconds
     self.progress.update(

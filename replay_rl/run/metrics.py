@@ -36,6 +36,7 @@ def of_update(
   step: base.Array,
   *,
   num_bins: int,
+  age_edges: tuple[int, ...],
 ) -> UpdateMetrics:
   """Returns the metrics of one update.
 
@@ -45,6 +46,7 @@ def of_update(
     state: the buffer before `mark_sampled`.
     step: `[]` int32, learner step before the update.
     num_bins: bins of a histogram, overflow included.
+    age_edges: see `histograms.age_buckets`.
   """
   rollouts = batch.rollouts
   mask_BT = rollouts.loss_mask & batch.is_valid[:, None]
@@ -86,6 +88,12 @@ def of_update(
       'batch/num_fresh': of_one(jnp.sum(batch.is_valid & batch.is_fresh)),
       'buffer/num_eligible': of_one(batch.num_eligible),
       **of_tokens,
+      **_of_ages(
+        log_ratios_BT,
+        outcome.is_clipped,
+        mask_BT,
+        histograms.age_buckets(age_B, age_edges),
+      ),
     },
     maxima={
       # Only rounding, because sampler and learner have the same weights; with
@@ -108,6 +116,31 @@ def of_update(
   )
 
 
+def _of_ages(
+  log_ratios_BT: base.Array,
+  is_clipped_BT: base.Array,
+  mask_BT: base.Array,
+  buckets: dict[str, base.Array],
+) -> dict[str, Mean]:
+  """Returns means over the tokens of the rows of each bucket of ages.
+
+  The effective sample size is that of the bucket's tokens in an update, and its
+  mean is over the updates that have any, as for all ages together.
+  """
+  means = {}
+  for name, is_inside_B in buckets.items():
+    inside_BT = mask_BT & is_inside_B[:, None]
+    has_tokens = jnp.any(inside_BT)
+    means[f'ess/{name}'] = Mean(
+      # Of no token it is 0.
+      importance.effective_sample_size(log_ratios_BT, inside_BT),
+      has_tokens.astype(jnp.float32),
+    )
+    means[f'abs_log_ratio/{name}'] = _mean(jnp.abs(log_ratios_BT), inside_BT)
+    means[f'clip_fraction/{name}'] = _mean(is_clipped_BT, inside_BT)
+  return means
+
+
 def of_overwritten(
   before: base.BufferState, slots: base.Array, num_bins: int
 ) -> base.Metrics:
@@ -126,6 +159,50 @@ def of_overwritten(
     'num_overwritten': num_overwritten,
     'never_used_fraction': num_unused / num_overwritten,  # NaN for 0 / 0.
     'histogram/uses': histograms.histogram(uses, was_valid, num_bins=num_bins),
+  }
+
+
+def of_events(before: base.Metrics, now: base.Metrics) -> base.Metrics:
+  """Returns the metrics of a cycle after one more of its events.
+
+  What counts overwritten rollouts adds up, so that a cycle with several inserts
+  loses none. Of any other metric the later value stays.
+
+  Args:
+    before: of the events before.
+    now: of this event.
+  """
+  both = before | now
+  if 'num_overwritten' not in before or 'num_overwritten' not in now:
+    return both
+  for name in ('num_overwritten', 'histogram/uses'):
+    both[name] = before[name] + now[name]
+  num_unused = sum(
+    jnp.where(
+      one['num_overwritten'] > 0,
+      one['num_overwritten'] * one['never_used_fraction'],
+      0,
+    )
+    for one in (before, now)
+  )
+  return both | {'never_used_fraction': num_unused / both['num_overwritten']}
+
+
+def of_buffer(state: base.BufferState, *, num_bins: int) -> base.Metrics:
+  """Returns the metrics of the buffer after the events of a cycle.
+
+  With `of_overwritten` of all cycles so far, the histogram of uses counts each
+  rollout that was ever inserted once.
+
+  Args:
+    state: the buffer; its rollouts are not read.
+    num_bins: bins of the histogram, overflow included.
+  """
+  return {
+    # Not below histogram/, whose lines add up over a run.
+    'buffer_histogram/uses': histograms.histogram(
+      state.times_sampled, state.is_valid, num_bins=num_bins
+    )
   }
 
 

@@ -7,66 +7,21 @@ from typing import Any
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from replay_rl import base
 from replay_rl.lm import model
-from replay_rl.parallel import host_memory
 from replay_rl.parallel import mesh as mesh_lib
-from replay_rl.parallel import processes
-from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events as events_lib
-from replay_rl.run import generation as generation_lib
+from replay_rl.run import maker
 from replay_rl.run import placement
 from replay_rl.run import samples as samples_lib
 from replay_rl.run import schedule
 from replay_rl.run import state
+from replay_rl.run import timing
 from replay_rl.tasks import task as task_lib
-from replay_rl.tasks.text import judging
 
 Events = tuple[schedule.Event, ...]
-
-
-class Settings(NamedTuple):
-  """How the programs of a run are compiled, and the sizes of an evaluation.
-
-  num_seeds: S.
-  vmap_seeds: see `over_seeds`.
-  num_eval_prompts, num_eval_samples: P and n of an evaluation.
-  num_shown: rollouts of the buffer that `Programs.samples` returns.
-  mesh: the devices.
-  sampler_mesh: another mesh of these devices, to generate on; None for `mesh`.
-  buffer_memory: 'device' or 'pinned_host', see `host_memory.place`.
-  """
-
-  num_seeds: int
-  vmap_seeds: bool
-  num_eval_prompts: int
-  num_eval_samples: int
-  num_shown: int
-  mesh: jax.sharding.Mesh
-  sampler_mesh: jax.sharding.Mesh | None
-  buffer_memory: str
-
-
-def settings_of(
-  config: config_lib.Config,
-  *,
-  mesh: jax.sharding.Mesh,
-  sampler_mesh: jax.sharding.Mesh | None,
-) -> Settings:
-  """Returns the settings of a config, on these meshes."""
-  return Settings(
-    num_seeds=config.num_seeds,
-    vmap_seeds=config.vmap_seeds,
-    num_eval_prompts=config.evaluation.num_prompts,
-    num_eval_samples=config.evaluation.num_samples,
-    num_shown=config.logging.num_samples,
-    mesh=mesh,
-    sampler_mesh=sampler_mesh,
-    buffer_memory=config.mesh.buffer_memory,
-  )
 
 
 class Programs(NamedTuple):
@@ -78,6 +33,8 @@ class Programs(NamedTuple):
     in text gives 1 for a right answer and 0 for a wrong one.
   samples: run -> some rollouts of its buffer.
   is_finite: run -> `[S]` bool, see `evaluation.is_finite`.
+  seconds: () -> seconds by event since the last call, of all seeds together; {}
+    if the events are not timed.
   jitted: the compiled functions that the first four call, by name: 'init',
     'samples', 'evaluate', and either 'cycle' or 'generate', 'remember' and
     'learn'. Without a mesh for the sampler, each can be lowered alone.
@@ -90,40 +47,46 @@ class Programs(NamedTuple):
   evaluate: Callable[[state.RunState], tuple[base.Array, base.Array]]
   samples: Callable[[state.RunState], samples_lib.Shown]
   is_finite: Callable[[state.RunState], base.Array]
+  seconds: Callable[[], dict[str, float]]
   jitted: Mapping[str, Any]
 
 
 def build(
   parts: state.Parts,
   task: task_lib.Task | task_lib.TextTask | None,
-  settings: Settings,
+  settings: maker.Settings,
 ) -> Programs:
   """Returns the programs of a run; each compiles at its first call.
 
-  A cycle is one program if the task is in JAX, everything is in one place and
-  each generation has one set of weights. Otherwise its events are separate
-  programs, with a verifier or a transfer of weights between them. With the
-  buffer on the host, one program reads it and another writes it, because in a
-  single program the TPU compiler would move the whole buffer to the device.
+  A cycle is one program if the task is in JAX, everything is in one place, each
+  generation has one set of weights and the events are not timed. Otherwise its
+  events are separate programs, with a verifier or a transfer of weights between
+  them. With the buffer on the host, one program reads it and another writes it,
+  because in a single program the TPU compiler would move the whole buffer to
+  the device.
 
   Args:
     parts: the functions and sizes of the run.
     task: the task; None for a task in text whose programs are only compiled.
     settings: how to compile the programs.
   """
-  make = _Maker(parts, settings, _shardings(parts, settings))
+  make = maker.Maker(parts, settings, _shardings(parts, settings))
   read = functools.partial(samples_lib.read, num_samples=settings.num_shown)
   jitted = {'init': make.init(), 'samples': make.program(read)}
   evaluate, jitted['evaluate'] = make.evaluate(task)
+  stopwatch = timing.Stopwatch()
   is_whole = (
     settings.sampler_mesh is None
     and settings.buffer_memory == 'device'
+    and not settings.time_events
     and not parts.num_spans
   )
   if is_whole and isinstance(task, task_lib.Task):
     cycle = jitted['cycle'] = make.cycle(task)
   else:
-    actions, separate = make.actions(task)
+    actions, separate = make.actions(
+      task, stopwatch.timed if settings.time_events else lambda _, call: call
+    )
     jitted |= separate
     cycle = functools.partial(events_lib.cycle, actions=actions)
   is_finite = make.program(
@@ -139,11 +102,14 @@ def build(
     evaluate=evaluate,
     samples=jitted['samples'],
     is_finite=lambda run: is_finite(run.learner, run.hyper),
+    seconds=stopwatch.read,
     jitted=jitted,
   )
 
 
-def abstract_run(parts: state.Parts, settings: Settings) -> state.RunState:
+def abstract_run(
+  parts: state.Parts, settings: maker.Settings
+) -> state.RunState:
   """Returns a run of `jax.ShapeDtypeStruct`s `[S, ...]` with shardings."""
   return jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(
@@ -157,7 +123,7 @@ def abstract_run(parts: state.Parts, settings: Settings) -> state.RunState:
 def separate_events(
   parts: state.Parts,
   task: task_lib.Task | task_lib.TextTask,
-  settings: Settings,
+  settings: maker.Settings,
 ) -> events_lib.Actions:
   """Returns the events of a cycle as separate programs, for any task.
 
@@ -166,11 +132,11 @@ def separate_events(
   Args:
     parts, task, settings: see `build`.
   """
-  make = _Maker(parts, settings, _shardings(parts, settings))
-  return make.actions(task)[0]
+  make = maker.Maker(parts, settings, _shardings(parts, settings))
+  return make.actions(task, lambda _, call: call)[0]
 
 
-def _shardings(parts: state.Parts, settings: Settings) -> state.RunState:
+def _shardings(parts: state.Parts, settings: maker.Settings) -> state.RunState:
   return placement.of_run(
     state.shapes_of_run(parts, settings.num_seeds),
     model.logical_axes(parts.transformer),
@@ -178,244 +144,3 @@ def _shardings(parts: state.Parts, settings: Settings) -> state.RunState:
     settings.mesh,
     buffer_memory=settings.buffer_memory,
   )
-
-
-def over_seeds(vmap: bool, function: Callable, *args: base.PyTree) -> Any:
-  """Maps a function over a leading axis of seeds, as one program.
-
-  Args:
-    vmap: True computes all seeds together, which fills an accelerator. False
-      computes one after the other: each seed has the result that it has alone,
-      bit for bit, and a CPU is faster.
-    function: of the arrays of one seed.
-    *args: pytrees of arrays `[S, ...]`.
-  """
-  num_seeds = jax.tree.leaves(args)[0].shape[0]
-  if num_seeds == 1:
-    result = function(*jax.tree.map(lambda leaf: leaf[0], args))
-    return jax.tree.map(lambda leaf: leaf[None], result)
-  if vmap:
-    return jax.vmap(function)(*args)
-  return jax.lax.map(lambda one: function(*one), args)
-
-
-class _Maker(NamedTuple):
-  """Makes the programs of one run, whose arrays live as `shardings` says."""
-
-  parts: state.Parts
-  settings: Settings
-  shardings: state.RunState
-
-  @property
-  def whole(self) -> jax.sharding.NamedSharding:
-    """Each device has the whole array, so that each process can read it."""
-    return mesh_lib.whole(self.settings.mesh)
-
-  def program(
-    self, function: Callable, out_shardings: Any = None, **options: Any
-  ) -> Callable:
-    """Returns a program of arrays `[S, ...]` and of static arguments.
-
-    Args:
-      function: of the arrays of one seed, and of the static arguments.
-      out_shardings: None for `whole`.
-      **options: `donate_argnums` and `static_argnums` of `jax.jit`; the static
-        arguments are the last ones.
-    """
-    num_static = len(options.get('static_argnums', ()))
-
-    def mapped(*args):
-      arrays = args[: len(args) - num_static]
-      static = args[len(arrays) :]
-      return over_seeds(
-        self.settings.vmap_seeds, lambda *one: function(*one, *static), *arrays
-      )
-
-    # The name that a profile and the compiler show.
-    mapped.__name__ = getattr(function, 'func', function).__name__
-    return processes.aligned(
-      jax.jit(mapped, out_shardings=out_shardings or self.whole, **options),
-      options.get('static_argnums', ()),
-    )
-
-  def init(self) -> Callable:
-    """Returns the program that makes a run."""
-
-    def init(params, seeds, hyper):
-      run = jax.vmap(
-        lambda seed, hyper: state.init(self.parts, params, seed, hyper)
-      )(seeds, hyper)
-      rollouts = jax.tree.map(
-        host_memory.init_in_place,
-        run.buffer.rollouts,
-        self.shardings.buffer.rollouts,
-      )
-      return run._replace(buffer=run.buffer._replace(rollouts=rollouts))
-
-    return processes.aligned(jax.jit(init, out_shardings=self.shardings))
-
-  def cycle(self, task: task_lib.Task) -> Callable:
-    """Returns a whole cycle as one program."""
-    return self.program(
-      functools.partial(
-        events_lib.cycle, actions=events_lib.in_jax(self.parts, task)
-      ),
-      (self.shardings, self.whole),
-      donate_argnums=0,
-      static_argnums=(1,),
-    )
-
-  def actions(
-    self, task: task_lib.Task | task_lib.TextTask | None
-  ) -> tuple[events_lib.Actions, dict[str, Callable]]:
-    """Returns the actions of a cycle, and the programs that they call."""
-    parts, whole = self.parts, self.whole
-    rows = jax.sharding.NamedSharding(
-      self.settings.mesh, mesh_lib.spec((None, 'rows'))
-    )
-    generate = self._on_sampler_mesh(
-      functools.partial(generation_lib.generate, parts=parts),
-      out_shardings=rows,
-      num_leading_axes=2 if parts.num_spans else 1,
-    )
-    fresh = base.Batch(rows, rows, rows, rows, rows, num_eligible=whole)  # pyright: ignore
-    remember = self.program(
-      functools.partial(events_lib.remember, parts=parts),
-      (self.shardings, fresh, whole),
-      donate_argnums=0,
-    )
-    learn = self.program(
-      lambda run, fresh, num_updates: events_lib.learn(
-        run, fresh, parts, num_updates=num_updates
-      ),
-      (self.shardings, whole),
-      donate_argnums=0,
-      static_argnums=(2,),
-    )
-    publish = events_lib.publish
-    if parts.num_publications:
-      publish = self.program(publish, self.shardings, donate_argnums=0)
-    read_policy = self._policy()
-    draw, judge = self._draw_and_judge(task)
-
-    def generate_and_judge(run, event):
-      generation = generate(read_policy(run, event), draw(run))
-      rewards, measured = judge(generation)
-      return generation, rewards, measured
-
-    return (
-      events_lib.Actions(generate_and_judge, remember, learn, publish),
-      {'generate': generate, 'remember': remember, 'learn': learn},
-    )
-
-  def _draw_and_judge(
-    self, task: task_lib.Task | task_lib.TextTask | None
-  ) -> tuple[Callable, Callable]:
-    """Returns run -> prompts, and generation -> (rewards, metrics)."""
-    parts = self.parts
-    if isinstance(task, task_lib.Task):
-      prompts = self.program(
-        functools.partial(generation_lib.draw_prompts, parts=parts, task=task)
-      )
-      rewards = self.program(functools.partial(generation_lib.judge, task=task))
-      return (
-        lambda run: prompts(run.seed, run.clock),
-        lambda generation: (rewards(generation), {}),
-      )
-    draw, judge = judging.prompts_and_judge(
-      task,
-      num_prompts=parts.num_prompts,
-      num_fresh=parts.num_fresh,
-      mesh=self.settings.mesh,
-    )
-    return (
-      lambda run: draw(run.seed, run.clock.num_rollouts),
-      lambda generation: judge(
-        generation.completions, generation.prompts.references
-      ),
-    )
-
-  def evaluate(
-    self, task: task_lib.Task | task_lib.TextTask | None
-  ) -> tuple[Callable, Callable]:
-    """Returns the evaluation, and the program that samples for it."""
-    num_prompts = self.settings.num_eval_prompts
-    sample = self._on_sampler_mesh(
-      functools.partial(
-        evaluation.samples_of_seed,
-        parts=self.parts,
-        num_samples=self.settings.num_eval_samples,
-      ),
-      out_shardings=self.whole,
-      num_leading_axes=1,
-    )
-    if isinstance(task, task_lib.Task):
-      draw, judge = (
-        self.program(
-          functools.partial(function, task=task, num_prompts=num_prompts)
-        )
-        for function in (evaluation.prompts_of_seed, evaluation.rewards_of_seed)
-      )
-    else:
-      draw, judge = judging.evaluation(task, num_prompts=num_prompts)
-
-    def evaluate(run):
-      # Evaluates the learner's weights, also if the sampler has older ones.
-      learned = generation_lib.policy(run._replace(sampler=None))
-      return judge(*sample(learned, draw(run.seed)))
-
-    return evaluate, sample
-
-  def _policy(self) -> Callable:
-    """Returns (run, Generate) -> the policy that generates."""
-    if self.parts.num_spans:
-      return self._policy_of_spans
-    if not self.parts.num_publications:
-      # This needs no program, because it indexes no array.
-      return lambda run, event: generation_lib.policy(run)
-    # Published weights are split as the learner's.
-    places = generation_lib.policy(self.shardings._replace(sampler=None))
-    oldest = self.program(generation_lib.policy, places)
-    return lambda run, event: oldest(run)
-
-  def _policy_of_spans(
-    self, run: state.RunState, event: schedule.Generate
-  ) -> generation_lib.Policy:
-    spans = generation_lib.spans_of(event, self.parts)
-    num_seeds = self.settings.num_seeds
-    return generation_lib.policy(
-      run, jax.tree.map(lambda one: np.stack([one] * num_seeds), spans)
-    )
-
-  def _on_sampler_mesh(
-    self, function: Callable, *, out_shardings: Any, num_leading_axes: int
-  ) -> Callable:
-    """Returns a program of a policy and prompts, on the mesh of the sampler.
-
-    A learner splits its weights over `fsdp` to save memory. A sampler reads all
-    weights for every token, so it splits them over `tensor` or not at all. If
-    the sampler has its own mesh, the weights are copied there before each call,
-    and the results are copied back.
-    """
-    mesh = self.settings.sampler_mesh
-    if mesh is None:
-      return self.program(function, out_shardings)
-    program = jax.jit(
-      functools.partial(over_seeds, self.settings.vmap_seeds, function)
-    )
-    whole = mesh_lib.whole(mesh)
-    weights = placement.of_params(
-      model.logical_axes(self.parts.transformer),
-      mesh,
-      num_leading_axes=num_leading_axes,
-    )
-
-    def call(policy, prompts):
-      places = jax.tree.map(lambda _: whole, policy)._replace(params=weights)
-      policy = jax.device_put(policy, places)
-      prompts = jax.device_put(prompts, whole)
-      with jax.set_mesh(mesh):
-        result = program(policy, prompts)
-      return jax.device_put(result, out_shardings)
-
-    return call

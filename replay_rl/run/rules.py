@@ -14,6 +14,7 @@ from replay_rl.run import config as config_lib
 from replay_rl.tasks import task as task_lib
 
 _SCALING = constants.interval('[0.001, 1000000000]')
+_MAX_AGE_BUCKETS = 32  # Each adds three numbers to a line.
 
 
 def validate(config: config_lib.Config) -> None:
@@ -25,6 +26,7 @@ def validate(config: config_lib.Config) -> None:
   _check_replay(config)
   _check_totals(config)
   _check_evaluation(config)
+  _check_age_buckets(config.logging.age_buckets)
   start = config.warm_start
   if start.num_steps and start.warmup_steps >= start.num_steps:
     raise ValueError(
@@ -181,6 +183,23 @@ def _check_evaluation(config: config_lib.Config) -> None:
     raise ValueError(
       f'evaluation.every = {evaluation.every}: must be 0 where '
       f'evaluation.every_cost = {evaluation.every_cost}'
+    )
+
+
+def _check_age_buckets(edges: tuple[Any, ...] | None) -> None:
+  if edges is None:
+    return
+  if not (
+    all(
+      type(edge) is int and 1 <= edge <= constants.MAX_INT32 for edge in edges
+    )
+    and list(edges) == sorted(set(edges))
+    and len(edges) <= _MAX_AGE_BUCKETS
+  ):
+    raise ValueError(
+      f'logging.age_buckets = {constants.shown(edges)}: must be None or at '
+      f'most {_MAX_AGE_BUCKETS} rising whole numbers from 1 to '
+      f'{constants.MAX_INT32}'
     )
 
 

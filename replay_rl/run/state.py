@@ -85,6 +85,7 @@ class Functions(NamedTuple):
   """The functions of the events, with the numbers of `RunState.hyper` bound.
 
   generate_fn: samples with the settings of the config.
+  evaluate_fn: samples with those of its evaluation.
   update: the functions of an update.
   advantage_fn: compares the rewards of a group.
   compose_fn: makes the batch of an update.
@@ -94,6 +95,7 @@ class Functions(NamedTuple):
   """
 
   generate_fn: GenerateFn
+  evaluate_fn: GenerateFn
   update: learner_lib.UpdateFunctions
   advantage_fn: base.AdvantageFn
   compose_fn: base.ComposeFn
@@ -107,7 +109,7 @@ class Parts(NamedTuple):
   shape: the sizes of the task's prompts and responses.
   transformer: the shape of the model.
   init_params_fn: rng_key -> weights.
-  greedy_fn, unbiased_fn: sample at temperature 0 and 1, without truncation.
+  greedy_fn: takes the most probable tokens.
   bind: hyper -> the functions of the events.
   hyper: the numbers of the config that set no shape.
   drop_zero_variance: whether to leave groups of equal rewards out of the buffer
@@ -121,13 +123,13 @@ class Parts(NamedTuple):
     spans, and then one.
   num_microbatches: parts into which an update splits its rows.
   histogram_bins: bins of a histogram, overflow included.
+  age_edges: see `histograms.age_buckets`; () for no metrics by age.
   """
 
   shape: task_lib.Shape
   transformer: architecture.TransformerConfig
   init_params_fn: Callable[[base.Array], base.PyTree]
   greedy_fn: GenerateFn
-  unbiased_fn: GenerateFn
   bind: Callable[[Hyper], Functions]
   hyper: Hyper
   drop_zero_variance: bool
@@ -139,6 +141,7 @@ class Parts(NamedTuple):
   num_spans: int
   num_microbatches: int
   histogram_bins: int
+  age_edges: tuple[int, ...]
 
   @property
   def num_fresh(self) -> int:

@@ -23,6 +23,7 @@ from replay_rl.fit import bounds
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
 from replay_rl.run import logs
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import schedule
 from replay_rl.run import state
@@ -109,7 +110,7 @@ def _shared(
   program: int,
   parts: state.Parts,
   task: task_lib.Task | task_lib.TextTask,
-  settings: programs_lib.Settings,
+  settings: maker_lib.Settings,
 ) -> programs_lib.Programs:
   """Returns programs of `shared`, or new ones, which it adds."""
   if program not in shared:

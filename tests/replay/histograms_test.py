@@ -39,6 +39,29 @@ class HistogramTest(parameterized.TestCase):
       histograms.histogram(array([[1]]), jnp.array([[True]]), num_bins=2)
 
 
+class AgeBucketsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ((), {}),
+    ((1,), {'age_0': [0], 'age_1_or_more': [1, 2, 3, 4, 5, 9]}),
+    ((3,), {'age_0_2': [0, 1, 2], 'age_3_or_more': [3, 4, 5, 9]}),
+    (
+      (1, 2, 4),
+      {
+        'age_0': [0],
+        'age_1': [1],
+        'age_2_3': [2, 3],
+        'age_4_or_more': [4, 5, 9],
+      },
+    ),
+  )
+  def test_each_age_is_in_one_bucket_that_names_it(self, edges, expected):
+    ages = np.array([0, 1, 2, 3, 4, 5, 9], np.int32)
+    actual = histograms.age_buckets(jnp.asarray(ages), edges)
+    self.assertEqual(list(actual), list(expected))
+    for name, inside in actual.items():
+      self.assertEqual(ages[inside].tolist(), expected[name], name)
+
+
 class StepsSinceLastUseTest(parameterized.TestCase):
   def test_one_use_at_step_3_and_three_at_step_5(self):
     # The worked example of the paper: new, 2, 0, 0.

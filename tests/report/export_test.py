@@ -29,8 +29,11 @@ def results():
       reward=np.array([0.5, 0.7]),
       entropy=np.array([0.25, 0.75]),
       replay_ratio=np.array([NAN, NAN]),
+      replay_ratio_inserted=np.array([2.0, 4.0]),
       generation_flops=np.array([0.5, 0.5]),
       seconds_per_iteration=1.5,
+      timed={'learn_seconds': 0.5, 'mu': NAN},
+      mu='2.0',
       milestones=(
         table.Milestone(
           threshold=0.5,
@@ -93,6 +96,10 @@ class ExportTest(absltest.TestCase):
     )
     self.assertEqual(
       arm['replay_ratio'], {'median': None, 'per_seed': [None] * 2}
+    )
+    self.assertEqual(arm['timed'], {'learn_seconds': 0.5, 'mu': None})
+    self.assertEqual(
+      arm['replay_ratio_inserted'], {'median': 3.0, 'per_seed': [2.0, 4.0]}
     )
 
   def test_csv_has_a_line_per_seed_and_one_of_medians(self):

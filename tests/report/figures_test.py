@@ -41,7 +41,7 @@ class HistogramTest(parameterized.TestCase):
 class StyleTest(absltest.TestCase):
   def test_the_baseline_is_grey_and_no_two_arms_look_alike(self):
     run = runs.Run(
-      'a', {}, {}, '', '', *[np.zeros(1)] * 2, {}, {}, *[np.zeros(1)] * 2
+      'a', {}, {}, '', '', *[np.zeros(1)] * 2, {}, {}, *[np.zeros(1)] * 2, {}
     )
     arms = [run._replace(name=name) for name in 'abcdefghijklm']
     styled = drawing.style(arms, 'c')

@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -94,6 +95,15 @@ class ReportTest(parameterized.TestCase):
       shutil.copytree(trained.folder(), folder)
     text = self.page_of(folders)
     self.assertIn('μ = 2.0 in every arm', text)
+    (measured, spent), _ = re.findall(
+      r'<li>[^<]*: μ = (\S+) measured, 2.0 in the config \(([^;]*); medians',
+      text,
+    )
+    lines = trained.lines('timing.jsonl')[1:]
+    mu = statistics.median(line['mu'] for line in lines)
+    self.assertEqual(measured, f'{mu:.3g}')
+    learning = statistics.median(line['learn_seconds'] for line in lines)
+    self.assertIn(f'learn {learning:.3g} s', spent)
     header = self.root / 'b' / 'config.json'
     content = json.loads(header.read_text())
     content['config'] |= {'mu': content['config']['mu'] + 3, 'name': 'other'}

@@ -95,6 +95,31 @@ class RunsTest(parameterized.TestCase):
     run = runs.read(self.write())
     np.testing.assert_array_equal(run.histograms['uses'], [10, 5])
 
+  def test_uses_in_the_buffer_are_those_of_the_last_whole_iteration(self):
+    for index, row in enumerate(self.rows):
+      row['histogram/uses'] = [1, 0]
+      row['buffer_histogram/uses'] = [10**index, 2]
+    # The last iteration of both seeds: of the other ones, these rollouts are
+    # counted there or were overwritten since.
+    run = runs.read(self.write())
+    np.testing.assert_array_equal(
+      run.histograms['uses'], [6 + 10**4 + 10**5, 4]
+    )
+    self.assertNotIn('uses', self.stderr.getvalue())
+    run = runs.read(synthetic.write_run(self.root / 'b', self.rows[:5]))
+    np.testing.assert_array_equal(
+      run.histograms['uses'], [4 + 10**2 + 10**3, 4]
+    )
+
+  def test_a_run_that_wrote_no_uses_in_the_buffer_has_a_warning(self):
+    for row in self.rows:
+      row['histogram/uses'] = [1]
+    runs.read(self.write())
+    self.assertIn(
+      'the uses of rollouts still in the buffer are unknown',
+      self.stderr.getvalue(),
+    )
+
   def test_a_half_written_last_line_and_its_iteration_are_left_out(self):
     folder = self.write()
     text = self.metrics(folder).read_text()
@@ -248,6 +273,14 @@ class TrainedTest(absltest.TestCase):
     self.assertTrue(np.all(np.diff(run.values[runs.SECONDS]) > 0))
     self.assertEqual(list(run.is_first), [True, False, False, False])
     self.assertEqual(run.versions['numpy'], np.__version__)
+
+  def test_uses_of_the_train_program_are_those_of_all_inserted_rollouts(self):
+    run = runs.read(str(trained.folder()))
+    self.assertEqual(
+      run.histograms['uses'].sum(),
+      run.column('ledger/inserted_rollouts')[:, -1].sum(),
+    )
+    self.assertEqual(run.histograms['uses'].sum(), 2 * 4 * 16)
 
   def test_the_train_program_writes_each_field_of_a_synthetic_run(self):
     root = pathlib.Path(self.create_tempdir().full_path)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import pathlib
 import tempfile
 
@@ -113,6 +114,7 @@ class MakeTest(parameterized.TestCase):
     for row in rows:
       row['entropy'] = 1.0 - 0.1 * row['iteration']
       row['replay_ratio'] = 0.5 * row['iteration'] + row['seed']
+      row['replay_ratio_inserted'] = 2.0 * row['replay_ratio']
       row['ledger/prefill_flops'] = 10.0
       row['ledger/decode_flops'] = 20.0
       row['ledger/training_flops'] = 90.0
@@ -123,7 +125,28 @@ class MakeTest(parameterized.TestCase):
     np.testing.assert_allclose(arm.entropy, [0.65, 0.65])
     np.testing.assert_allclose(arm.reward, [0.8, 0.8])
     np.testing.assert_allclose(arm.replay_ratio, [2, 3])
+    np.testing.assert_allclose(arm.replay_ratio_inserted, [4, 6])
     np.testing.assert_allclose(arm.generation_flops, [0.25, 0.25])
+
+  def test_what_events_took_is_a_median_without_compilation(self):
+    path = pathlib.Path(
+      synthetic.write_run(self.root / 'a', synthetic.rows_of_rewards(FAST))
+    )
+    mus = [900.0, 1.0, None, 5.0, 4.0]
+    (path / 'timing.jsonl').write_text(
+      ''.join(
+        json.dumps(
+          {'iteration': i, 'seconds': 1.0, 'process': 0}
+          | {'learn_seconds': 10.0 - i, 'mu': mu}
+        )
+        + '\n'
+        for i, mu in enumerate(mus)
+      )
+    )
+    untimed, arm = self.compare(runs.read(str(path)))
+    self.assertEqual(arm.timed, {'learn_seconds': 7.5, 'mu': 4.0})
+    self.assertEqual(arm.mu, 'unknown')
+    self.assertEqual(untimed.timed, {})
 
   def test_seconds_per_iteration_leave_out_compilation(self):
     arm, _ = self.compare(

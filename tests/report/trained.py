@@ -18,7 +18,10 @@ def folder() -> pathlib.Path:
   path = pathlib.Path(tempfile.mkdtemp()) / 'run'
   atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
   config = tiny.config(
-    num_seeds=2, evaluation__every=2, logging__samples_every=2
+    num_seeds=2,
+    evaluation__every=2,
+    logging__samples_every=2,
+    logging__time_events=True,
   )
   train.train(config, path)
   return path

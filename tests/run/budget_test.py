@@ -18,7 +18,11 @@ from tests import train_test
 def _evaluation(**changes):
   settings = {'every': 0, 'every_cost': None}
   return config_lib.Evaluation(
-    **(settings | changes), num_prompts=1, num_samples=1
+    **(settings | changes),
+    num_prompts=1,
+    num_samples=1,
+    temperature=1.0,
+    top_p=None,
   )
 
 

@@ -76,6 +76,20 @@ class FieldsTest(parameterized.TestCase):
     ('optimizer.max_grad_norm', 1e-30, 'be in [1e-06, inf]'),
     ('optimizer.max_grad_norm', math.nan, 'be in [1e-06, inf]'),
     ('logging.histogram_bins', 65537, 'be in [1, 65536]'),
+    ('logging.age_buckets', 3, 'be of type tuple or None'),
+    *(
+      (
+        'logging.age_buckets',
+        value,
+        'be None or at most 32 rising whole numbers from 1 to 2147483647',
+      )
+      for value in (
+        *((0, 1), (2, 1), (1, 1), (1, 2.0), (True, 2), ('1',), (2**31,)),
+        tuple(range(1, 34)),
+      )
+    ),
+    ('evaluation.temperature', 0.0, 'be in [0.001, 1000]'),
+    ('evaluation.top_p', 0.0, 'be in (0, 1]'),
     ('model.rope_theta', math.nan, 'be in [1, 1e+15]'),
     ('model.rope_theta', 1e-30, 'be in [1, 1e+15]'),
     ('model.norm_eps', 1e-30, 'be in [1e-12, 1]'),
@@ -126,10 +140,10 @@ class FieldsTest(parameterized.TestCase):
         if {int, float} & {*constant.types}:
           self.assertIsNotNone(constant.interval, name)
 
-  def test_has_at_most_60_fields_beside_those_of_model_and_text(self):
+  def test_has_at_most_64_fields_beside_those_of_model_and_text(self):
     fields = config_lib.flatten(quickstart.get_config())
     fields = [name for name in fields if not name.startswith('model.')]
-    self.assertLessEqual(len(fields), 60)
+    self.assertLessEqual(len(fields), 64)
 
 
 class RulesTest(parameterized.TestCase):

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from fractions import Fraction
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from absl.testing import parameterized
 from replay_rl.run import build
 from replay_rl.run import evaluation
 from replay_rl.run import generation as generation_lib
+from replay_rl.run import state
 from tests import tiny
 from tests.run import tiny_run
 
@@ -67,7 +69,8 @@ class EvaluateTest(absltest.TestCase):
     greedy = np.array([[1.0], [0.0]])
     # One right of four, and two right of four; .9 is not right.
     sampled = np.array([[1.0, 0.0, 0.9, 0.0], [1.0, 1.0, 0.0, 0.0]])
-    scores = evaluation.summarize(greedy, sampled)
+    settings = tiny.config(evaluation__temperature=0.1).evaluation
+    scores = evaluation.summarize(greedy, sampled, settings)
     self.assertEqual(
       list(scores),
       [
@@ -76,6 +79,8 @@ class EvaluateTest(absltest.TestCase):
         'eval/pass_at_1',
         'eval/pass_at_2',
         'eval/pass_at_4',
+        'eval/temperature',
+        'eval/top_p',
       ],
     )
     self.assertAlmostEqual(scores['eval/greedy'], 0.5)
@@ -84,6 +89,78 @@ class EvaluateTest(absltest.TestCase):
     # Two of four: 1 - 3/6 for the first, 1 - 1/6 for the second.
     self.assertAlmostEqual(scores['eval/pass_at_2'], (1 / 2 + 5 / 6) / 2)
     self.assertAlmostEqual(scores['eval/pass_at_4'], 1.0)
+    # All tokens are drawn from.
+    self.assertEqual(
+      (scores['eval/temperature'], scores['eval/top_p']), (0.1, 1)
+    )
+    settings = dataclasses.replace(settings, top_p=0.95)
+    scores = evaluation.summarize(greedy, sampled, settings)
+    self.assertEqual(scores['eval/top_p'], 0.95)
+
+  def test_temperature_and_top_p_are_inputs_of_the_program(self):
+    parts = tiny_run.experiment(
+      evaluation__temperature=0.7, evaluation__top_p=0.9
+    ).parts
+    # Float32 has neither number.
+    self.assertEqual(
+      parts.hyper['evaluation'], {'temperature': 0.7, 'top_p': 0.9}
+    )
+    run = tiny_run.started(parts, seed=0)
+    task = build.task(tiny.config())
+    prompts = evaluation.prompts_of_seed(run.seed, task=task, num_prompts=6)
+
+    @jax.jit
+    def samples(policy):
+      return evaluation.samples_of_seed(
+        policy, prompts, parts=parts, num_samples=3
+      )
+
+    def sampled(**numbers):
+      numbers = {'temperature': 1.0, 'top_p': 1.0} | numbers
+      hyper = {**run.hyper, 'evaluation': state.as_arrays(numbers)}
+      policy = generation_lib.policy(run)._replace(hyper=hyper)
+      (greedy, _), (drawn, _) = samples(policy)
+      return greedy.responses.repeat(3, 0), drawn.responses
+
+    greedy, plain = sampled()
+    self.assertFalse(np.array_equal(plain, greedy))
+    for numbers in {'temperature': 0.001}, {'top_p': 1e-6}:
+      again, cold = sampled(**numbers)
+      np.testing.assert_array_equal(again, greedy)
+      np.testing.assert_array_equal(cold, greedy)
+    _, between = sampled(temperature=0.7)
+    self.assertFalse(np.array_equal(between, plain))
+    self.assertEqual(samples._cache_size(), 1)
+    # The run samples at its own settings, and the evaluation at its own.
+    bound = parts.bind(parts.hyper)
+    self.assertEqual(bound.generate_fn.keywords['temperature'], 1.0)
+    self.assertEqual(bound.evaluate_fn.keywords['temperature'], 0.7)
+    self.assertEqual(bound.evaluate_fn.keywords['top_p'], 0.9)
+
+  def test_at_temperature_1_they_are_those_of_a_constant_bit_for_bit(self):
+    parts = tiny_run.experiment(
+      sampler__temperature=0.5, sampler__top_k=3, loss__policy='reinforce()'
+    ).parts
+    run = tiny_run.started(parts, seed=0)
+    task = build.task(tiny.config())
+    prompts = evaluation.prompts_of_seed(run.seed, task=task, num_prompts=6)
+    # Here the temperature is a constant of the program, there an input.
+    constant = parts.bind(parts.hyper).evaluate_fn
+    self.assertEqual(
+      {name: constant.keywords[name] for name in ('temperature', 'top_k')},
+      {'temperature': 1.0, 'top_k': None},
+    )
+    fixed = tiny_run.with_functions(parts, evaluate_fn=constant)
+
+    @jax.jit
+    def both(policy):
+      return [
+        evaluation.samples_of_seed(policy, prompts, parts=x, num_samples=8)[1]
+        for x in (parts, fixed)
+      ]
+
+    actual, expected = both(generation_lib.policy(run))
+    chex.assert_trees_all_equal(actual, expected)
 
   def test_samples_the_same_prompts_with_the_same_noise_at_every_call(self):
     parts = tiny_run.parts()

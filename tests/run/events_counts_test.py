@@ -135,7 +135,12 @@ class RememberTest(parameterized.TestCase):
       self.assertAlmostEqual(float(measured[name]), value, places=6, msg=name)
     self.assertEqual(measured['histogram/uses'].tolist(), [1, 1, 1, 0])
     self.assertEqual(set(measured), {*expected, 'histogram/uses'})
-    counted = {'rollouts': 4, 'prompt_tokens': 15, 'generated_tokens': 10}
+    counted = {
+      'rollouts': 4,
+      'inserted_rollouts': 4,
+      'prompt_tokens': 15,
+      'generated_tokens': 10,
+    }
     zeros = dict.fromkeys(ledger.Ledger._fields, 0)
     self.assertEqual(_totals(run), zeros | counted)
     # New rollouts open what a gate ended.
@@ -156,6 +161,7 @@ class RememberTest(parameterized.TestCase):
     self.assertEqual(float(measured['zero_variance_fraction']), 0.5)
     self.assertEqual(float(measured['reward']), 0.75)
     self.assertEqual(_totals(run)['rollouts'], 4)
+    self.assertEqual(_totals(run)['inserted_rollouts'], 2)
     self.assertEqual(_totals(run)['generated_tokens'], 10)
     self.assertEqual(int(run.clock.num_rollouts), 22)
 

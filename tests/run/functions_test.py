@@ -319,6 +319,7 @@ class NumbersTest(parameterized.TestCase):
       tiny_run.experiment(**self.CHANGES).parts.hyper,
       {
         'sampler': {'temperature': 1.0, 'top_p': 1.0},
+        'evaluation': {'temperature': 1.0},
         'optimizer': {
           'learning_rate': 1.0,
           'warmup_steps': 3,

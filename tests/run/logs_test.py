@@ -26,8 +26,13 @@ class LinesTest(absltest.TestCase):
       jax.vmap(lambda seed, hyper: state.init(parts, params, seed, hyper))
     )(jnp.array([4, 9], jnp.uint32), state.of_seeds(parts.hyper, 2))
     counted = [
-      ledger.add(ledger.init(), rollouts=8, trained_rollouts=trained)
-      for trained in (4, 24)
+      ledger.add(
+        ledger.init(),
+        rollouts=8,
+        inserted_rollouts=inserted,
+        trained_rollouts=trained,
+      )
+      for inserted, trained in ((5, 4), (0, 24))
     ]
     run = run._replace(
       clock=run.clock._replace(iteration=jnp.array([3, 5], jnp.int32)),
@@ -63,9 +68,11 @@ class LinesTest(absltest.TestCase):
       'ledger/trained_rollouts': 4,
       'ledger/cost_units': 4 + 1.5 * 8,
       'replay_ratio': 0.5,
+      'replay_ratio_inserted': 0.8,
     }
     self.assertEqual(first, first | expected)
-    self.assertTrue(math.isnan(second.pop('loss')))
+    for name in 'loss', 'replay_ratio_inserted':
+      self.assertTrue(math.isnan(second.pop(name)), name)
     expected = {
       'iteration': 4,
       'seed': 9,
@@ -105,7 +112,7 @@ class LogTest(absltest.TestCase):
         | {'ledger/generated_tokens': 7, 'histogram/uses': [1, 2]}
         for seed in (3, 4)
       ]
-      log.write(lines, seconds=2.0)
+      log.write(lines, seconds=2.0, of_events={'learn_seconds': 0.5})
       log.write_samples([{'iteration': 0, 'prompt': '1+1', 'reward': 1.0}])
       marks = log.marks()
     logs.check(folder, marks)
@@ -117,7 +124,7 @@ class LogTest(absltest.TestCase):
     self.assertNotIn('seconds', written[0])
     self.assertEqual(
       json.loads((folder / 'timing.jsonl').read_text()),
-      {'iteration': 0, 'seconds': 2.0, 'process': 0},
+      {'iteration': 0, 'seconds': 2.0, 'process': 0, 'learn_seconds': 0.5},
     )
     self.assertEqual(
       json.loads((folder / 'samples.jsonl').read_text()),

@@ -38,10 +38,28 @@ HISTOGRAMS = {
   # Never used: slot 0 and the row without a slot; then 5 and 3 steps ago.
   'histogram/steps_since_last_use': [2, 0, 0, 0, 1, 0, 1],
 }
+# Ages are 0, 2, 0 and 4 of the valid rows; none is 1.
+OF_AGES = {
+  'ess/age_0': np.exp(GAPS[[0, 2]]).sum() ** 2
+  / (2 * np.exp(2 * GAPS[[0, 2]]).sum()),
+  'ess/age_1': np.nan,
+  'ess/age_2_3': 1.0,
+  'ess/age_4_or_more': 1.0,
+  'abs_log_ratio/age_0': (0.25 + 0.5) / 2,
+  'abs_log_ratio/age_1': np.nan,
+  'abs_log_ratio/age_2_3': 3.0,
+  'abs_log_ratio/age_4_or_more': 2.0,
+  'clip_fraction/age_0': 3 / 4,
+  'clip_fraction/age_1': np.nan,
+  'clip_fraction/age_2_3': 1 / 2,
+  'clip_fraction/age_4_or_more': 0.0,
+}
 UPDATES = ('updates/applied', 'updates/empty', 'updates/refused')
 
 
-def _of_update(is_valid=IS_VALID, gaps=GAPS, became=0, num_bins=6):
+def _of_update(
+  is_valid=IS_VALID, gaps=GAPS, became=0, num_bins=6, age_edges=()
+):
   """Returns the metrics of an update that was applied, empty or refused."""
   rollouts = base.Rollout(
     tokens=jnp.zeros((6, 2), jnp.int32),
@@ -77,8 +95,13 @@ def _of_update(is_valid=IS_VALID, gaps=GAPS, became=0, num_bins=6):
   stored = buffer.init(rollouts, capacity=4)._replace(
     last_sampled=jnp.array([-1, 0, 2, 4], jnp.int32)
   )
-  return jax.jit(metrics.of_update, static_argnames='num_bins')(
-    batch, outcome, status, stored, jnp.int32(5), num_bins=num_bins
+  of_update = jax.jit(
+    metrics.of_update, static_argnames=('num_bins', 'age_edges')
+  )
+  return of_update(
+    *(batch, outcome, status, stored, jnp.int32(5)),
+    num_bins=num_bins,
+    age_edges=age_edges,
   )
 
 
@@ -116,6 +139,48 @@ class OfUpdateTest(parameterized.TestCase):
     for name in HISTOGRAMS:
       self.assertEqual(sum(actual[name].tolist()), 0)
     self.assertEqual([actual[name] for name in UPDATES], [0, 1, 0])
+
+
+class OfAgesTest(parameterized.TestCase):
+  def test_each_bucket_has_the_tokens_of_its_rows_by_hand(self):
+    actual = _numbers(_of_update(age_edges=(1, 2, 4)))
+    self.assertEqual(
+      set(actual), {*MEANS, *HISTOGRAMS, *UPDATES, GAP, *OF_AGES}
+    )
+    for name, value in OF_AGES.items():
+      np.testing.assert_allclose(actual[name], value, rtol=1e-6, err_msg=name)
+    for name, value in MEANS.items():
+      self.assertAlmostEqual(float(actual[name]), value, places=5, msg=name)
+
+  def test_a_bucket_of_all_ages_has_what_is_reported_of_all(self):
+    # All rows are younger than 9 steps.
+    actual = _numbers(_of_update(age_edges=(9,)))
+    self.assertEqual(actual['ess/age_0_8'], actual['ess'])
+    self.assertTrue(np.isnan(actual['ess/age_9_or_more']))
+
+  def test_over_updates_means_are_of_all_tokens_and_ess_of_the_updates(self):
+    updates = [
+      _of_update(age_edges=(1, 3)),
+      # Of age 0, and of age 2; as many tokens of age 0 as before were.
+      _of_update(np.arange(6) < 2, [0.75] * 6, age_edges=(1, 3)),
+      _of_update(np.arange(6) == 0, [0.5] * 6, age_edges=(1, 3)),
+      _of_update(np.zeros(6, bool), age_edges=(1, 3)),
+    ]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *updates)
+    actual = _numbers(metrics.total(stacked))
+    expected = {
+      'ess/age_0': (OF_AGES['ess/age_0'] + 1 + 1) / 3,
+      'ess/age_1_2': 1.0,
+      'ess/age_3_or_more': 1.0,
+      'abs_log_ratio/age_0': (0.25 + 0.5 + 0.75 + 0.5) / 4,
+      'abs_log_ratio/age_1_2': (3.0 + 0.75) / 2,
+      'abs_log_ratio/age_3_or_more': 2.0,
+      'clip_fraction/age_0': (3 + 2 + 2) / 8,
+      'clip_fraction/age_1_2': 2 / 4,
+      'clip_fraction/age_3_or_more': 0.0,
+    }
+    for name, value in expected.items():
+      np.testing.assert_allclose(actual[name], value, rtol=1e-6, err_msg=name)
 
 
 class SeveralUpdatesTest(parameterized.TestCase):

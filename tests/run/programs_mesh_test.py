@@ -37,12 +37,14 @@ def _run(sampler_shape):
 
   def bind(hyper):
     functions = parts.bind(hyper)
-    return functions._replace(generate_fn=watched(functions.generate_fn))
+    return functions._replace(
+      generate_fn=watched(functions.generate_fn),
+      evaluate_fn=watched(functions.evaluate_fn),
+    )
 
   watched_parts = parts._replace(
     bind=bind,
     greedy_fn=watched(parts.greedy_fn),
-    unbiased_fn=watched(parts.unbiased_fn),
   )
   mesh = mesh_lib.make(_MESH)
   settings = tiny_run.settings(

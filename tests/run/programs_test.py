@@ -15,6 +15,8 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import programs
 from tests.run import tiny_run
 
+EVENTS = {'generate', 'judge', 'remember', 'learn', 'publish'}
+
 
 def _answer(value):
   """Returns a sampler that answers `value`, then the prompt's first token."""
@@ -50,8 +52,10 @@ class EvaluateTest(parameterized.TestCase):
   def test_each_seed_asks_its_prompts_once_greedily_and_n_times_sampled(
     self, vmap_seeds
   ):
-    parts = tiny_run.with_functions(tiny_run.parts(), generate_fn=_answer(1))
-    parts = parts._replace(greedy_fn=_answer(2), unbiased_fn=_answer(3))
+    parts = tiny_run.with_functions(
+      tiny_run.parts(), generate_fn=_answer(1), evaluate_fn=_answer(3)
+    )
+    parts = parts._replace(greedy_fn=_answer(2))
     built = programs.build(
       parts,
       dataclasses.replace(tiny_run.task(), reward_fn=_reward),
@@ -84,7 +88,8 @@ class EvaluateTest(parameterized.TestCase):
       first = params['final_norm'][0].astype(jnp.int32)
       return actual._replace(responses=actual.responses.at[:, 0].set(first))
 
-    parts = parts._replace(greedy_fn=says, unbiased_fn=says)
+    parts = tiny_run.with_functions(parts, evaluate_fn=says)
+    parts = parts._replace(greedy_fn=says)
     task = dataclasses.replace(tiny_run.task(), reward_fn=_reward)
     built = programs.build(parts, task, tiny_run.settings())
     run = tiny_run.first_run(built, parts, [4])
@@ -117,6 +122,7 @@ class CycleTest(parameterized.TestCase):
     apart = {
       'buffer_memory': 'pinned_host',
       'sampler_mesh': mesh if has_sampler_mesh else None,
+      'time_events': has_sampler_mesh,
     }
     actual = []
     for changes in ({}, apart):
@@ -131,6 +137,10 @@ class CycleTest(parameterized.TestCase):
         for iteration in range(4):
           run, seen = built.cycle(run, experiment.schedule(iteration))
           measured.append(tiny_run.numbers(seen))
+          self.assertEqual(
+            set(built.seconds()),
+            EVENTS if changes and has_sampler_mesh else set(),
+          )
         # So that the next cycle compiles nothing, and a checkpoint restores.
         chex.assert_trees_all_equal(
           jax.tree.map(lambda leaf: leaf.sharding, run), places
@@ -143,6 +153,16 @@ class CycleTest(parameterized.TestCase):
     chex.assert_trees_all_equal(apart[0].clock, whole[0].clock)
     chex.assert_trees_all_equal(apart[0].ledger, whole[0].ledger)
     chex.assert_trees_all_close(apart, whole, rtol=1e-4, atol=1e-5)
+
+  def test_events_that_are_timed_are_programs_of_their_own(self):
+    for time_events in (False, True):
+      built = programs.build(
+        tiny_run.parts(),
+        tiny_run.task(),
+        tiny_run.settings(time_events=time_events),
+      )
+      self.assertEqual('cycle' in built.jitted, not time_events)
+      self.assertEqual('learn' in built.jitted, time_events)
 
 
 class OverSeedsTest(absltest.TestCase):

@@ -82,6 +82,7 @@ def settings(num_seeds=1, mesh=None, **changes) -> programs.Settings:
     mesh=mesh or mesh_lib.make(ONE_DEVICE),
     sampler_mesh=None,
     buffer_memory='device',
+    time_events=False,
   )._replace(**changes)
 
 

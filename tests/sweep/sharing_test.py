@@ -59,6 +59,7 @@ class KeyTest(parameterized.TestCase):
     {'optimizer__max_grad_norm': 2.0},
     {'optimizer__warmup_steps': 7},
     {'sampler__temperature': 0.5},
+    {'evaluation__temperature': 0.5},
     {
       'loss__policy': 'clipped_surrogate(clip_low=0.1, clip_high=0.3, '
       'dual_clip=None)'
@@ -82,6 +83,7 @@ class KeyTest(parameterized.TestCase):
     {'replay__drop_zero_variance': True},
     {'sampler__num_prompts': 2},
     {'sampler__top_p': 1.0},
+    {'evaluation__top_p': 0.5},
     {'sampler__top_k': 3, 'loss__policy': 'reinforce()'},
     {'sampler__weight_lag': 2},
     {'model__d_ff': 16},
@@ -95,6 +97,7 @@ class KeyTest(parameterized.TestCase):
     {'task': 'addition(num_digits=1, forget_probability=0.1)'},
     {'num_seeds': 2},
     {'logging__histogram_bins': 5},
+    {'logging__age_buckets': (1, 2)},
     {'logging__num_samples': 3},
   )
   def test_other_programs_are_not(self, **changes):

@@ -14,6 +14,7 @@ from replay_rl.run import evaluation
 from replay_rl.run import programs
 from replay_rl.run import samples
 from replay_rl.tasks.text import judging
+from tests import tiny
 from tests.run import tiny_run
 
 SETTINGS = {'num_eval_prompts': 3, 'num_eval_samples': 2, 'num_shown': 5}
@@ -144,7 +145,7 @@ class JudgingTest(parameterized.TestCase):
         rewards, is_correct.reshape(2, 3, num_samples)
       )
     for one in zip(*jax.device_get(actual), strict=True):
-      scores = evaluation.summarize(*one)
+      scores = evaluation.summarize(*one, tiny.config().evaluation)
       self.assertIn(round(6 * scores['eval/mean_at_n'], 4), range(7))
 
   def test_samples_show_what_the_buffer_holds(self):
