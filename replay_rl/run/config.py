@@ -228,7 +228,7 @@ class Config:
   name: str  # Name of the arm in tables and figures.
   seed: Seed  # First seed; the run trains seed, seed + 1, ...
   num_seeds: Count  # S.
-  vmap_seeds: bool  # All seeds at once or in turn, see programs.over_seeds.
+  vmap_seeds: bool  # All seeds at once or in turn, see maker.over_seeds.
   num_iterations: Count  # Cycles of the schedule, at most.
   # What ends a seed before: functions of run.budget, joined by +, of which the
   # first one counts. The run ends once all its seeds have. None: nothing.

@@ -18,6 +18,7 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.rl import losses
 from replay_rl.run import build
 from replay_rl.run import learner
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs
 from replay_rl.run import state as run_state
 from tests import tiny
@@ -190,7 +191,7 @@ class MemoryTest(parameterized.TestCase):
       run = programs.build(
         parts,
         build.task(config),
-        programs.settings_of(config, mesh=mesh, sampler_mesh=None),
+        maker_lib.settings_of(config, mesh=mesh, sampler_mesh=None),
       ).init(
         parts.init_params_fn(jax.random.key(0)),
         jnp.arange(num_seeds, dtype=jnp.uint32),

@@ -17,6 +17,7 @@ from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import learner
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from replay_rl.run import state as run_state
@@ -268,7 +269,7 @@ class MemoryTest(parameterized.TestCase):
       run = programs.build(
         parts,
         build.task(config),
-        programs.settings_of(config, mesh=mesh, sampler_mesh=None),
+        maker_lib.settings_of(config, mesh=mesh, sampler_mesh=None),
       ).init(
         _params(parts, mesh),
         jnp.zeros(1, jnp.uint32),

@@ -11,6 +11,7 @@ from absl.testing import parameterized
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import generation as generation_lib
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from replay_rl.run import state
@@ -124,7 +125,7 @@ class SamplerMeshTest(parameterized.TestCase):
     parts = tiny_run.experiment(sampler__weight_lag=4).parts
     run = _sharded_run(parts, mesh)
     whole = mesh_lib.whole(mesh)
-    maker = programs._Maker(
+    maker = maker_lib.Maker(
       parts, tiny_run.settings(mesh=mesh, sampler_mesh=other), None
     )
     seen = []

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl.parallel import mesh as mesh_lib
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs
 from tests.run import tiny_run
 
@@ -169,7 +170,7 @@ class OverSeedsTest(absltest.TestCase):
   def test_seeds_go_together_or_one_after_the_other(self):
     def primitives(vmap, num_seeds):
       jaxpr = jax.make_jaxpr(
-        functools.partial(programs.over_seeds, vmap, lambda one: one + 1.0)
+        functools.partial(maker_lib.over_seeds, vmap, lambda one: one + 1.0)
       )(jnp.zeros(num_seeds))
       return {equation.primitive.name for equation in jaxpr.eqns}
 
@@ -181,7 +182,7 @@ class OverSeedsTest(absltest.TestCase):
     x, y = jnp.array([1.0, 2.0, 3.0]), {'y': jnp.array([10.0, 20.0, 30.0])}
     for vmap in (True, False):
       for num_seeds in (1, 3):
-        actual = programs.over_seeds(
+        actual = maker_lib.over_seeds(
           vmap,
           lambda x, y: x + y['y'],
           x[:num_seeds],

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from absl.testing import absltest
 
 from replay_rl.run import build
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs
 from replay_rl.run import schedule
 from replay_rl.run import state
@@ -29,7 +30,7 @@ class ShardedBufferTest(absltest.TestCase):
     task = build.task(config)
     parts = build.experiment(config, task.shape).parts
     mesh = buffers.make_mesh((2, 2, 2))
-    settings = programs.settings_of(config, mesh=mesh, sampler_mesh=None)
+    settings = maker_lib.settings_of(config, mesh=mesh, sampler_mesh=None)
     with jax.set_mesh(mesh):
       built = programs.build(parts, task, settings)
       run = built.init(

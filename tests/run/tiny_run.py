@@ -10,6 +10,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import metrics
 from replay_rl.run import programs
 from replay_rl.run import state
@@ -71,9 +72,9 @@ def numbers(measured) -> dict[str, np.ndarray]:
   return host.values | metrics.as_numbers(host.updates)
 
 
-def settings(num_seeds=1, mesh=None, **changes) -> programs.Settings:
+def settings(num_seeds=1, mesh=None, **changes) -> maker_lib.Settings:
   """Returns how to make programs, on one device unless a mesh is given."""
-  return programs.Settings(
+  return maker_lib.Settings(
     num_seeds=num_seeds,
     vmap_seeds=False,
     num_eval_prompts=4,

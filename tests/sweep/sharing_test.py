@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from replay_rl import base
 from replay_rl.rl import losses
 from replay_rl.run import build
+from replay_rl.run import maker as maker_lib
 from replay_rl.run import placement
 from replay_rl.run import programs
 from replay_rl.run import state
@@ -32,7 +33,7 @@ def _programs(config, experiment):
     yield programs.build(
       experiment.parts,
       build.task(config),
-      programs.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
+      maker_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
     )
 
 
