@@ -55,7 +55,9 @@ def run_cells(number: int, only: int | None, folder: pathlib.Path) -> None:
   """Runs all cells, or one; prints the compilations of each as JSON."""
   counts = [0]
   jax.monitoring.register_event_duration_secs_listener(
-    lambda event, *_, **__: counts.append(counts.pop() + (event == _COMPILATION))
+    lambda event, *_, **__: counts.append(
+      counts.pop() + (event == _COMPILATION)
+    )
   )
   compiled = []
 
@@ -107,7 +109,7 @@ def main() -> None:
       timed(*given, f'--only={i * number // arguments.separate}')
       for i in range(arguments.separate)
     ]
-  median = [statistics.median(x) for x in zip(*(a[:2] for a in alone))]
+  wall, used = (statistics.median(x[i] for x in alone) for i in range(2))
   print(
     json.dumps(
       {
@@ -116,10 +118,10 @@ def main() -> None:
         'compilations_of_all_others': sum(compiled[1:]),
         'seconds_a_cell': round(seconds / number, 2),
         'cpu_seconds_a_cell': round(cpu / number, 2),
-        'seconds_of_a_process': round(median[0], 2),
-        'cpu_seconds_of_a_process': round(median[1], 2),
-        'ratio_of_seconds': round(median[0] * number / seconds, 1),
-        'ratio_of_cpu_seconds': round(median[1] * number / cpu, 1),
+        'seconds_of_a_process': round(wall, 2),
+        'cpu_seconds_of_a_process': round(used, 2),
+        'ratio_of_seconds': round(wall * number / seconds, 1),
+        'ratio_of_cpu_seconds': round(used * number / cpu, 1),
       },
       indent=1,
     )

@@ -81,14 +81,13 @@ def table(
   num_programs = len(planning.unfinished_groups(planned))
   costs = [progress.remaining(one, out) for one in planned]
   times = progress.seconds_remaining(planned, out)
-  num_unknown = times.count(None)
   known = progress.in_words(sum(time for time in times if time is not None))
-  expected = f'in {known}'
-  if num_unknown:
-    expected = f'in {known} and what {num_unknown} cells need'
+  expected = f'time at most {known}'
+  if None in times:
+    expected += f', unknown for {times.count(None)} cells'
   grid = rich.table.Table(
     title=f'{len(planned)} cells, {num_programs} sets of programs to compile, '
-    f'at most {sum(costs):,.0f} cost units, {expected}',
+    f'at most {sum(costs):,.0f} cost units; {expected}',
     box=rich.box.SIMPLE_HEAD,
   )
   for name in ('cell', 'programs', 'cost units', 'time', ''):

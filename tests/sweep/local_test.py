@@ -1,8 +1,10 @@
 """Tests of sweeps on one machine: real runs of a second each."""
 
+import contextlib
 import pathlib
 from unittest import mock
 
+import jax
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -40,12 +42,43 @@ def _run(cells, out, **changes):
   return local.run(cells, out, **(settings | changes)), said
 
 
+@contextlib.contextmanager
+def _compilations():
+  """Yields a list with an element for each program that JAX compiles."""
+  seen = []
+
+  def listen(event, *_, **__):
+    if event == '/jax/core/compile/backend_compile_duration':
+      seen.append(event)
+
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  try:
+    yield seen
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
 class RunTest(train_test.TrainTestCase):
   def test_cells_of_one_shape_share_programs_and_change_nothing(self):
     out = self.workdir('sweep')
-    with mock.patch.object(programs, 'build', wraps=programs.build) as built:
-      ended, said = _run(_cells(), out)
+    compiled = []
+    said = []
+    with (
+      mock.patch.object(programs, 'build', wraps=programs.build) as built,
+      _compilations() as names,
+    ):
+      ended = local.run(
+        _cells(),
+        out,
+        say=lambda text: (said.append(text), compiled.append(len(names))),
+        allow_code_change=False,
+      )
     self.assertEqual(built.call_count, 2)
+    # The first cell of a group compiles, and the second nothing. The second cell
+    # of all is the first one that reads a warm start, with programs of its own.
+    _, second, third, fourth = compiled
+    self.assertGreater(third, second)
+    self.assertEqual(fourth, third)
     self.assertEqual([one.error for one in ended], [None] * 4)
     # A cell of 8 rows costs 48 units an iteration, and one of 4 costs 40. Above
     # 150 each ends, with 192 or 160.
@@ -192,7 +225,9 @@ class MainTest(train_test.TrainTestCase):
     status, said, _ = self._main(sweep, f'--out={out}', '--dry_run')
     self.assertEqual(status, 0)
     self.assertIn('2 cells, 1 sets of programs to compile', said)
-    self.assertIn('in 0 s and what 2 cells need', ' '.join(said.split()))
+    self.assertIn(
+      'time at most 0 s, unknown for 2 cells', ' '.join(said.split())
+    )
     self.assertFalse(out.exists())
     status, _, err = self._main(sweep, f'--out={out}')
     self.assertEqual((status, err), (0, ''))
@@ -232,7 +267,8 @@ class MainTest(train_test.TrainTestCase):
     _, said, _ = self._main(sweep, folder, '--dry_run')
     said = ' '.join(said.split())
     self.assertRegex(
-      said, r'2 cells, 1 sets .* at most 192 cost units, in \d+ s cell'
+      said,
+      r'2 cells, 1 sets .* at most 192 cost units; time at most \d+ s cell',
     )
     self.assertRegex(said, r'=0.001 0 0 finished .*=0.002 0 192 \d+ s$')
     status, said, _ = self._main(sweep, folder, '--collect')
