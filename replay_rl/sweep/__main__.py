@@ -112,9 +112,7 @@ def main(argv: list[str]) -> None:
   )
   with command_line.lasting_output():
     try:
-      _check(argv[1:])
-      out = pathlib.Path(_OUT.value).expanduser().resolve()
-      file = pathlib.Path(_SWEEP.value).expanduser().resolve()
+      file, out = _paths(argv[1:])
       planned = planning.plan(cells_lib.load(file), out)
       work = planning.Work(
         file=file,
@@ -139,8 +137,15 @@ def main(argv: list[str]) -> None:
     sys.exit(1)
 
 
-def _check(settings: Sequence[str]) -> None:
-  """Raises ValueError if a flag is missing, or cannot be with another."""
+def _paths(settings: Sequence[str]) -> tuple[pathlib.Path, pathlib.Path]:
+  """Returns the file and the folder of the sweep.
+
+  Args:
+    settings: of the executor.
+
+  Raises:
+    ValueError: a flag is missing, or cannot be with another.
+  """
   words = [text for text in settings if not text.startswith('-')]
   if words:
     raise ValueError(f'arguments = {words}: must be flags')
@@ -151,6 +156,11 @@ def _check(settings: Sequence[str]) -> None:
     raise ValueError(
       '--collect = True: must be without --cells, --dry_run and settings'
     )
+  file, out = (
+    pathlib.Path(path).expanduser().resolve()
+    for path in (_SWEEP.value, _OUT.value)
+  )
+  return file, out
 
 
 def _write_table(work: planning.Work, ended: Sequence[planning.Ended]) -> bool:

@@ -40,8 +40,7 @@ def get_cells():
   base = tiny.config(
     # The process of a job has the cache of this one, or else another config.
     os.environ.get(_CACHE, tiny.CACHE),
-    num_iterations=2,
-    evaluation__every_cost=40.0,
+    num_iterations=1,
     warm_start__num_steps=0,
   )
   axes = {'replay.batch_size': [8, 4], 'mu': [1.0, 2.0]}
@@ -135,17 +134,10 @@ class JobsTest(train_test.TrainTestCase):
       ['kubectl', 'apply', '-f', str(path)],
     )
     # The pod runs it in the repository, with the claim at /runs.
-    status, said, error = mains.ran(
-      main.main,
-      main.FLAGS,
-      f'--sweep={jobs.ROOT}/tests/sweep/jobs_test.py',
-      f'--out={out}',
-      *rest,
-    )
+    status, said, error = self._main(out, *rest, '--dry_run')
     self.assertEqual((status, error), (0, ''))
-    self.assertNotIn('have not finished', said)
-    table = (out / 'evaluations.csv').read_text().splitlines()
-    self.assertLen(table, 1 + 6)  # At multiples of 40 units.
+    self.assertRegex(said, 'batch_size=4,mu=1.0 +1 .*\n +batch_size=4,mu=2.0')
+    self.assertNotIn('batch_size=8', said)
 
   def _check_shell(self, path):
     if shell_test.SHELLCHECK is None:
@@ -154,6 +146,17 @@ class JobsTest(train_test.TrainTestCase):
       [shell_test.SHELLCHECK, path], capture_output=True, text=True
     )
     self.assertEqual(done.returncode, 0, done.stdout)
+
+  def test_the_commands_of_the_page_are_understood(self):
+    commands = shell_test.documented(['python', '-m', 'replay_rl.sweep'])
+    self.assertLen(commands, 2)
+    for _, _, _, sweep, _, *arguments in commands:
+      self.assertStartsWith(sweep, '--sweep=')
+      out = self.workdir()
+      status, said, error = self._main(out, *arguments)
+      self.assertEqual((status, error), (0, ''))
+      self.assertIn('2 jobs; submit them with', said)
+      self.assertLen(self._files(out), 3)
 
   def test_a_part_of_a_group_has_the_names_of_its_cells(self):
     out = self.workdir()

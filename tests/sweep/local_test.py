@@ -74,8 +74,8 @@ class RunTest(train_test.TrainTestCase):
         allow_code_change=False,
       )
     self.assertEqual(built.call_count, 2)
-    # The first cell of a group compiles, and the second nothing. The second cell
-    # of all is the first one that reads a warm start, with programs of its own.
+    # The first cell of a group compiles, and the second nothing. The second of
+    # all is the first one that reads a warm start, with programs of its own.
     _, second, third, fourth = compiled
     self.assertGreater(third, second)
     self.assertEqual(fourth, third)
