@@ -133,6 +133,11 @@ def main(argv: list[str]) -> None:
     except (ValueError, OSError) as error:
       print(command_line.last_line(error), file=sys.stderr)
       sys.exit(2)
+    except KeyboardInterrupt:  # Between cells, or of the workers of Ray.
+      print(
+        'error: stopped by Ctrl-C; the same command continues', file=sys.stderr
+      )
+      sys.exit(130)
   if not is_good:
     sys.exit(1)
 

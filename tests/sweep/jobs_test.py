@@ -187,10 +187,9 @@ class JobsTest(train_test.TrainTestCase):
         (work.out / 'jobs/group_0.sbatch').read_text(),
       )
       jobs.jobset(work)
-      self.assertIn(
-        f'google.com/tpu: {chips}\n',
-        (work.out / 'jobs/group_0.yaml').read_text(),
-      )
+      manifest = (work.out / 'jobs/group_0.yaml').read_text()
+      self.assertIn(f'google.com/tpu: {chips}\n', manifest)
+      self.assertIn('"--cells=0"]', manifest)
 
   def _work(self, shape, **changes):
     """Returns a cell with this mesh, which this machine need not have."""

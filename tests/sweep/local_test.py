@@ -288,6 +288,14 @@ class MainTest(train_test.TrainTestCase):
     self.assertEndsWith(said, '1 of 2 cells failed\n')
     self.assertLen(path.read_bytes().splitlines(), 2)
 
+  def test_ctrl_c_between_cells_is_one_line(self):
+    with mock.patch.object(train, 'train', side_effect=KeyboardInterrupt):
+      status, _, err = self._main(self._file(), f'--out={self.workdir()}')
+    self.assertEqual(status, 130)
+    self.assertEqual(
+      err, 'error: stopped by Ctrl-C; the same command continues\n'
+    )
+
   def test_what_cannot_be_is_one_line(self):
     for arguments, complaint in (
       ((), '--sweep = None: must be given'),
