@@ -29,19 +29,21 @@ _COMPILATION = '/jax/core/compile/backend_compile_duration'
 _FIRST, _LAST = 1e-4, 1e-3  # Learning rates.
 
 
-def make_cells(number: int, cache_dir: str) -> list[cells_lib.Cell]:
+def make_cells(
+  number: int, iterations: int, cache_dir: str
+) -> list[cells_lib.Cell]:
   base = config_lib.changed(
     quickstart.get_config('reuse_2'),
     {
       'cache_dir': cache_dir,
       'num_seeds': 1,
-      'num_iterations': 10,
+      'num_iterations': iterations,
       'warm_start.num_steps': 0,
       'sampler.num_prompts': 16,
       'replay.capacity': 512,
       'replay.batch_size': 128,
-      'checkpoint.every': 10,
-      'evaluation.every': 10,
+      'checkpoint.every': iterations,
+      'evaluation.every': iterations,
       'logging.samples_every': 0,
       'logging.tensorboard': False,
     },
@@ -51,7 +53,9 @@ def make_cells(number: int, cache_dir: str) -> list[cells_lib.Cell]:
   return cells_lib.make(base, [{'optimizer.learning_rate': x} for x in rates])
 
 
-def run_cells(number: int, only: int | None, folder: pathlib.Path) -> None:
+def run_cells(
+  number: int, iterations: int, only: int | None, folder: pathlib.Path
+) -> None:
   """Runs all cells, or one; prints the compilations of each as JSON."""
   counts = [0]
   jax.monitoring.register_event_duration_secs_listener(
@@ -65,7 +69,7 @@ def run_cells(number: int, only: int | None, folder: pathlib.Path) -> None:
     print(text, file=sys.stderr)
     compiled.append(counts[0] - sum(compiled))
 
-  cells = make_cells(number, str(folder / 'cache'))
+  cells = make_cells(number, iterations, str(folder / 'cache'))
   if only is not None:
     cells = cells[only : only + 1]
   out = folder / ('together' if only is None else f'alone_{only}')
@@ -95,15 +99,19 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--cells', type=int, default=96)
   parser.add_argument('--separate', type=int, default=4)
+  parser.add_argument('--iterations', type=int, default=10)
   parser.add_argument('--folder', type=pathlib.Path, help=argparse.SUPPRESS)
   parser.add_argument('--only', type=int, help=argparse.SUPPRESS)
   arguments = parser.parse_args()
   number = arguments.cells
   if arguments.folder is not None:
-    run_cells(number, arguments.only, arguments.folder)
+    run_cells(number, arguments.iterations, arguments.only, arguments.folder)
     return
   with tempfile.TemporaryDirectory() as folder:
-    given = (f'--cells={number}', f'--folder={folder}')
+    given = (
+      *(f'--cells={number}', f'--iterations={arguments.iterations}'),
+      f'--folder={folder}',
+    )
     seconds, cpu, compiled = timed(*given)
     alone = [
       timed(*given, f'--only={i * number // arguments.separate}')
@@ -114,6 +122,7 @@ def main() -> None:
     json.dumps(
       {
         'cells': number,
+        'iterations': arguments.iterations,
         'compilations_of_first_cell': compiled[0],
         'compilations_of_all_others': sum(compiled[1:]),
         'seconds_a_cell': round(seconds / number, 2),

@@ -13,6 +13,7 @@ variables, and see the folder of the sweep under the same path.
 
 import os
 import pathlib
+import socket
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from replay_rl.sweep import planning
 from replay_rl.sweep import progress as progress_lib
 
 _SECONDS = 30.0  # Between lines of the whole sweep.
+_TIMEOUT = 10.0  # Seconds in which a cluster has to answer.
 _STORE = 80 * 2**20  # Bytes; Ray takes no less, and results are small.
 
 
@@ -119,9 +121,12 @@ def _connected(settings: flags.FlagValues) -> Any:
       )
     return ray
   address = settings['address'].value
+  host, colon, port = address.rpartition('/')[2].rpartition(':')
   try:
+    if colon:  # Ray itself would try for ever.
+      socket.create_connection((host, int(port)), _TIMEOUT).close()
     ray.init(address=address, **quiet)
-  except (ConnectionError, ValueError, RuntimeError) as error:
+  except (OSError, ValueError, RuntimeError) as error:
     raise ValueError(
       f'--address = {address!r}: must be a Ray cluster that runs'
     ) from error

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import threading
 import time
 import unittest
@@ -116,6 +117,18 @@ class ClusterTest(train_test.TrainTestCase):
 
 
 class GroupTest(train_test.TrainTestCase):
+  @needs_ray
+  def test_an_address_without_a_cluster_is_refused(self):
+    with socket.socket() as free:
+      free.bind(('127.0.0.1', 0))
+      port = free.getsockname()[1]
+    for address in (f'127.0.0.1:{port}', f'ray://127.0.0.1:{port}', 'x:y'):
+      settings = on_ray._settings([f'--address={address}', '--max_crashes=0'])
+      with self.assertRaisesRegex(
+        ValueError, f"--address = '{address}': must be a Ray cluster that runs"
+      ):
+        on_ray._connected(settings)
+
   def test_a_group_that_saved_is_started_again(self):
     with (
       mock.patch.object(local, 'run', side_effect=SystemExit(143)),
