@@ -120,7 +120,7 @@ def _connected(settings: flags.FlagValues) -> Any:
         **quiet,
       )
     return ray
-  address = settings['address'].value
+  address = str(settings['address'].value)
   host, colon, port = address.rpartition('/')[2].rpartition(':')
   try:
     if colon:  # Ray itself would try for ever.
