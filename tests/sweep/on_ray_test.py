@@ -56,7 +56,7 @@ def _holder(folder: pathlib.Path) -> int | None:
 
 def _kill_in_the_middle(out: pathlib.Path, done: list[int]) -> None:
   """Kills the process of a cell that has begun; adds its lines to `done`."""
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 600
   while time.monotonic() < deadline:
     for path in out.glob('*/metrics.jsonl'):
       holder = _holder(path.parent)

@@ -55,6 +55,8 @@ class ProgressTest(train_test.TrainTestCase):
       [progress.remaining(one, out) for one in planned],
       [0, 2 * _COST, 4 * 2 * 40],
     )
+    early = planned[0]._replace(cost_units=1e6)  # It ended before its limit.
+    self.assertEqual(progress.remaining(early, out), 0)
     timing = (out / self.cells[0].name / 'timing.jsonl').read_text()
     seconds = sum(json.loads(x)['seconds'] for x in timing.splitlines())
     none, half, unknown = progress.seconds_remaining(planned, out)
