@@ -40,6 +40,8 @@ setuptools.setup(
     ],
     'plots': ['matplotlib'],
     'tensorboard': ['tensorboardX'],
+    # Runs sweeps on many machines.
+    'ray': ['ray'],
     'gpu': ['jax[cuda13]'],
     # Brings libtpu, with which any machine compiles for a TPU.
     'tpu': ['jax[tpu]'],
@@ -55,6 +57,7 @@ setuptools.setup(
       'pytest',
       'pytest-xdist',
       'pyyaml',
+      'ray',
       'rlax',
       'ruff',
       'safetensors',

@@ -100,13 +100,26 @@ require_training() {
   done
   [ -n "$config" ] || fail '--config: must be given, among the flags of the training'
   [ -n "$workdir" ] || fail '--workdir: must be given, among the flags of the training'
-  require_shared "$workdir"
+  require_shared --workdir "$workdir"
+}
+
+# Ends the script unless the flags of a sweep name its folder.
+require_sweep() {
+  local argument out=''
+  for argument in "$@"; do
+    case $argument in
+      --out=?*) out=${argument#--out=} ;;
+    esac
+  done
+  [ -n "$out" ] || fail '--out: must be given, among the flags of the sweep'
+  require_shared --out "$out"
 }
 
 # Ends the script unless all hosts can see the folder under this path.
+# Usage: require_shared FLAG FOLDER
 require_shared() {
-  case $1 in
+  case $2 in
     /*) ;;
-    *) fail "--workdir = $1: must be an absolute path on a file system that all hosts share (not gs://, which has no locks)" ;;
+    *) fail "$1 = $2: must be an absolute path on a file system that all hosts share (not gs://, which has no locks)" ;;
   esac
 }

@@ -25,6 +25,8 @@ if [ -n "$data" ]; then
 fi
 say "Kills"
 .venv/bin/python experiments/edges/kills.py --cases="$cases"
+say "Kills of a sweep"
+PYTHONPATH=. .venv/bin/python experiments/replay_study/kill_sweep.py
 say "Saves"
 .venv/bin/python experiments/edges/many_saves.py --saves=5000
 say "Random configs"

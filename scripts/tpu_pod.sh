@@ -213,7 +213,7 @@ logs() {
 
 fetch() {
   require_flags workdir out
-  require_shared "$flag_workdir"
+  require_shared --workdir "$flag_workdir"
   local without=' --exclude=./checkpoints'
   [ -z "$flag_checkpoints" ] || without=''
   # The logs of all workers go through the shared folder to worker 0.

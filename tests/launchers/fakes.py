@@ -157,15 +157,15 @@ class Fakes:
     (home / 'statuses').write_text('\n'.join(map(str, statuses)) + '\n')
     return home
 
-  def bash(self, *arguments, **environ):
-    """Runs bash from the root of the repository."""
+  def bash(self, *arguments, timeout=60, **environ):
+    """Runs bash from the root of the repository, for some seconds at most."""
     return subprocess.run(
       ['bash', *arguments],
       cwd=self.repository,
       env=self.environ | environ,
       capture_output=True,
       text=True,
-      timeout=60,
+      timeout=timeout,
     )
 
   def calls(self):

@@ -1,0 +1,141 @@
+"""Counts what a sweep compiles, and compares it with a process for each cell.
+
+The cells have one shape and differ in the learning rate. One process runs them
+all, and then a few of them run again, in a process each. These processes find
+the programs that took more than a second to compile in the cache of the first.
+CPU seconds depend less than seconds on what else the machine does.
+
+  python benchmarks/sweep.py --cells=96 --separate=4
+"""
+
+import argparse
+import json
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import jax
+
+from configs import quickstart
+from replay_rl.run import config as config_lib
+from replay_rl.sweep import cells as cells_lib
+from replay_rl.sweep import local
+
+_COMPILATION = '/jax/core/compile/backend_compile_duration'
+_FIRST, _LAST = 1e-4, 1e-3  # Learning rates.
+
+
+def make_cells(
+  number: int, iterations: int, cache_dir: str
+) -> list[cells_lib.Cell]:
+  base = config_lib.changed(
+    quickstart.get_config('reuse_2'),
+    {
+      'cache_dir': cache_dir,
+      'num_seeds': 1,
+      'num_iterations': iterations,
+      'warm_start.num_steps': 0,
+      'sampler.num_prompts': 16,
+      'replay.capacity': 512,
+      'replay.batch_size': 128,
+      'checkpoint.every': iterations,
+      'evaluation.every': iterations,
+      'logging.samples_every': 0,
+      'logging.tensorboard': False,
+    },
+  )
+  step = (_LAST - _FIRST) / max(number - 1, 1)
+  rates = [_FIRST + i * step for i in range(number)]
+  return cells_lib.make(base, [{'optimizer.learning_rate': x} for x in rates])
+
+
+def run_cells(
+  number: int, iterations: int, only: int | None, folder: pathlib.Path
+) -> None:
+  """Runs all cells, or one; prints the compilations of each as JSON."""
+  counts = [0]
+  jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: counts.append(
+      counts.pop() + (event == _COMPILATION)
+    )
+  )
+  compiled = []
+
+  def say(text):
+    print(text, file=sys.stderr)
+    compiled.append(counts[0] - sum(compiled))
+
+  cells = make_cells(number, iterations, str(folder / 'cache'))
+  if only is not None:
+    cells = cells[only : only + 1]
+  out = folder / ('together' if only is None else f'alone_{only}')
+  ended = local.run(cells, out, say=say, allow_code_change=False)
+  errors = [one.error for one in ended if one.error is not None]
+  if errors:
+    raise ValueError(f'errors of cells = {errors}: must be none')
+  print(json.dumps(compiled))
+
+
+def timed(*arguments: str) -> tuple[float, float, list[int]]:
+  """Returns seconds, CPU seconds and compilations of a process."""
+
+  def cpu():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+  before, started = cpu(), time.monotonic()
+  done = subprocess.run(
+    [sys.executable, __file__, *arguments], check=True, stdout=subprocess.PIPE
+  )
+  seconds = time.monotonic() - started
+  return seconds, cpu() - before, json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--cells', type=int, default=96)
+  parser.add_argument('--separate', type=int, default=4)
+  parser.add_argument('--iterations', type=int, default=10)
+  parser.add_argument('--folder', type=pathlib.Path, help=argparse.SUPPRESS)
+  parser.add_argument('--only', type=int, help=argparse.SUPPRESS)
+  arguments = parser.parse_args()
+  number = arguments.cells
+  if arguments.folder is not None:
+    run_cells(number, arguments.iterations, arguments.only, arguments.folder)
+    return
+  with tempfile.TemporaryDirectory() as folder:
+    given = (
+      *(f'--cells={number}', f'--iterations={arguments.iterations}'),
+      f'--folder={folder}',
+    )
+    seconds, cpu, compiled = timed(*given)
+    alone = [
+      timed(*given, f'--only={i * number // arguments.separate}')
+      for i in range(arguments.separate)
+    ]
+  wall, used = (statistics.median(x[i] for x in alone) for i in range(2))
+  print(
+    json.dumps(
+      {
+        'cells': number,
+        'iterations': arguments.iterations,
+        'compilations_of_first_cell': compiled[0],
+        'compilations_of_all_others': sum(compiled[1:]),
+        'seconds_a_cell': round(seconds / number, 2),
+        'cpu_seconds_a_cell': round(cpu / number, 2),
+        'seconds_of_a_process': round(wall, 2),
+        'cpu_seconds_of_a_process': round(used, 2),
+        'ratio_of_seconds': round(wall * number / seconds, 1),
+        'ratio_of_cpu_seconds': round(used * number / cpu, 1),
+      },
+      indent=1,
+    )
+  )
+
+
+if __name__ == '__main__':
+  main()
