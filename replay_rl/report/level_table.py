@@ -11,12 +11,9 @@ one-sided p, adjusted for the number of cells, is below .025.
 """
 
 import argparse
-import csv
 import math
 import pathlib
 import sys
-from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,10 +24,8 @@ import rich.table
 
 from replay_rl import command_line
 from replay_rl.report import levels
+from replay_rl.report import sweep_data
 
-_FILE = 'evaluations.csv'
-_CELL, _SEED, _SCORE = 'cell', 'seed', 'eval/greedy'
-_GENERATED, _TRAINED = 'ledger/rollouts', 'ledger/trained_rollouts'
 _SEED_OF_BOOTSTRAP = 0
 # After those of the name.
 _COLUMNS = (
@@ -68,67 +63,39 @@ class Costs(NamedTuple):
   budget: float
 
 
-def read(
-  path: pathlib.Path, *, level: float, num_evaluations: int, mu: float
+def costs_of(
+  sweep: sweep_data.Sweep, *, level: float, num_evaluations: int, mu: float
 ) -> Costs:
-  """Returns the costs of all cells.
+  """Returns the costs of all arms.
 
   Args:
-    path: `evaluations.csv` of a sweep.
+    sweep: what was measured.
     level: of the mean reward of greedy responses.
     num_evaluations: how many in a row must be at the level.
     mu: cost of generating a rollout over that of training on it.
-
-  Raises:
-    ValueError: the file is no such table.
   """
   costs: dict[str, list[float]] = {}
   ends = [math.inf]
-  for cell, rows in _by_seed(path):
-    spent = [float(x[_TRAINED]) + mu * float(x[_GENERATED]) for x in rows]
-    evaluated = [i for i, row in enumerate(rows) if row[_SCORE]]
-    cost = levels.cost_to_level(
-      [spent[i] for i in evaluated],
-      [float(rows[i][_SCORE]) for i in evaluated],
-      level,
-      num_evaluations=num_evaluations,
-    )
-    costs.setdefault(cell, []).append(cost)
-    if math.isinf(cost):
-      ends.append(spent[-1])
+  for arm in sweep.arms:
+    for seed in arm.seeds:
+      spent, evaluated = seed.costs(mu), seed.evaluated()
+      cost = levels.cost_to_level(
+        spent[evaluated].tolist(),
+        seed.scores[sweep_data.GREEDY][evaluated].tolist(),
+        level,
+        num_evaluations=num_evaluations,
+      )
+      costs.setdefault(arm.name, []).append(cost)
+      if math.isinf(cost):
+        ends.append(spent[-1])
   budget = min(ends)
   return Costs(
     [
-      CellCosts(cell, np.array([x if x <= budget else math.inf for x in seeds]))
-      for cell, seeds in costs.items()
+      CellCosts(name, np.array([x if x <= budget else math.inf for x in seeds]))
+      for name, seeds in costs.items()
     ],
     budget,
   )
-
-
-def _by_seed(
-  path: pathlib.Path,
-) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
-  """Yields each cell and the lines of each of its seeds, in order."""
-  try:
-    with open(path, newline='', encoding='utf-8') as file:
-      rows = list(csv.DictReader(file))
-  except OSError as error:
-    raise ValueError(
-      f'path = {str(path)!r}: must be the table of a sweep ({error.strerror})'
-    ) from error
-  columns = list(rows[0]) if rows else []
-  lacking = {_CELL, _SEED, _SCORE, _GENERATED, _TRAINED} - set(columns)
-  if lacking:
-    raise ValueError(
-      f'columns of {path} = {columns}: must be those of a sweep; it lacks '
-      f'{sorted(lacking)}'
-    )
-  by_seed: dict[tuple[str, str], list[Mapping[str, str]]] = {}
-  for row in rows:
-    by_seed.setdefault((row[_CELL], row[_SEED]), []).append(row)
-  for (cell, _), of_seed in by_seed.items():
-    yield cell, of_seed
 
 
 def table(costs: Costs, baseline: str) -> rich.table.Table:
@@ -218,8 +185,8 @@ def main(arguments: list[str] | None = None) -> None:
   options = parser.parse_args(arguments)
   console = rich.console.Console()
   try:
-    costs = read(
-      options.folder / _FILE,
+    costs = costs_of(
+      sweep_data.read(options.folder),
       level=options.level,
       num_evaluations=options.num_evaluations,
       mu=options.mu,
