@@ -117,6 +117,20 @@ class Sweep(NamedTuple):
       )
     return named[0]
 
+  def naming_fields(self) -> list[str]:
+    """Returns the fields that the names of the arms tell, in their order.
+
+    All fields, if the names tell none.
+    """
+    parts = self.arms[0].parts()
+    named = [
+      field
+      for part in parts
+      for field in self.fields
+      if part in (field, label(field))
+    ]
+    return list(dict.fromkeys(named)) or list(self.fields)
+
   def values(self, field: str) -> list[str]:
     """Returns the different values of a field; numbers rise."""
     return ordered([arm.fields[field] for arm in self.arms])
