@@ -199,6 +199,7 @@ def table(
       justify='left' if is_field else 'right',
       overflow='fold',
       no_wrap=not is_field,
+      min_width=6 if is_field else None,
     )
   for line in lines:
     grid.add_row(*(text.Text(line[i]) for i in shown))
