@@ -113,9 +113,7 @@ def staleness(model: Synchronous, num_bins: int) -> np.ndarray:
   return _fold(counts, num_bins)
 
 
-def uses(
-  model: Synchronous, num_bins: int, *, with_stored: bool
-) -> np.ndarray:
+def uses(model: Synchronous, num_bins: int, *, with_stored: bool) -> np.ndarray:
   """Returns `[num_bins]` expected rollouts by their number of uses.
 
   Args:

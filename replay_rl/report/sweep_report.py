@@ -87,12 +87,7 @@ def run(options: argparse.Namespace) -> None:
     level_table.table(rows, baseline=baseline.arm.name, budget=costs.budget)
   )
   for figure in drawn:
-    console.print(
-      f'{out / figure.name}.png: {figure.caption}',
-      highlight=False,
-      markup=False,
-      soft_wrap=True,
-    )
+    sweep_drawing.say(console, figure, out)
 
 
 def _check(options: argparse.Namespace) -> None:
