@@ -10,6 +10,8 @@ off by its age. Here all of it is exact for a run of I iterations, from an empty
 ring on, for any N >= R and U.
 """
 
+import collections
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -133,20 +135,19 @@ def uses(model: Synchronous, num_bins: int, *, with_stored: bool) -> np.ndarray:
   for j in reversed(range(full)):
     once = stats.binom.pmf(bins, draws, 1 / filled[j])
     of[j] = np.convolve(once, of[j + 1])[: num_bins - 1]
-  counts = np.zeros(num_bins - 1)
   whole, rest = divmod(model.capacity, model.num_fresh)
   lives = ((whole, model.num_fresh - rest), (whole + 1, rest))
-  total = 0
-  for j in range(end):
-    for life, num_rows in lives:
-      last = min(j + life, end)
-      if num_rows and (with_stored or j + life < end):
-        later = stats.binom.pmf(
-          bins, draws * max(0, last - max(j, full)), 1 / model.capacity
-        )
-        shares = np.convolve(of[min(j, full)], later)[: num_bins - 1]
-        counts += num_rows * shares
-        total += num_rows
+  # (iteration, at most the first of a full ring; iterations after that) -> rows
+  alike: collections.Counter[tuple[int, int]] = collections.Counter()
+  for j, (life, num_rows) in itertools.product(range(end), lives):
+    if with_stored or j + life < end:
+      later = max(0, min(j + life, end) - max(j, full))
+      alike[min(j, full), later] += num_rows
+  counts = np.zeros(num_bins - 1)
+  for (first, later), num_rows in alike.items():
+    once_full = stats.binom.pmf(bins, draws * later, 1 / model.capacity)
+    counts += num_rows * np.convolve(of[first], once_full)[: num_bins - 1]
+  total = sum(alike.values())
   return np.append(counts, total - counts.sum())
 
 

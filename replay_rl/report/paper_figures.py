@@ -353,14 +353,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def run(options: argparse.Namespace) -> None:
-  """Writes a figure and its numbers, and prints its caption.
+def draw(name: str, sweep: Sweep, mu: float) -> Figures:
+  """Returns a figure, perhaps in several files.
+
+  Args:
+    name: in `FIGURES`.
+    sweep: what was run.
+    mu: cost of generating a rollout over that of training on it.
 
   Raises:
-    ValueError: the sweep lacks what the figure shows, or a flag is wrong.
+    ValueError: the sweep lacks what the figure shows.
   """
-  sweep = sweep_data.read(options.folder)
-  asked = FIGURES[options.name]
+  asked = FIGURES[name]
   taken = list(filter(asked.takes, sweep.arms))
   sweep = sweep.only(taken) if taken else sweep
   for fields in asked.needs:
@@ -368,13 +372,21 @@ def run(options: argparse.Namespace) -> None:
       raise ValueError(
         f'fields of {sweep.path} = {list(sweep.fields)}: must have '
         f'{" or ".join(fields)}, in which the {len(sweep.arms)} arms that it '
-        f'takes differ, for figure {options.name}'
+        f'takes differ, for figure {name}'
       )
-  mu = options.mu
-  if mu is None:
-    mu = sweep_runs.mu_of(sweep)
+  return asked.draw(sweep, mu)
+
+
+def run(options: argparse.Namespace) -> None:
+  """Writes a figure and its numbers, and prints its caption.
+
+  Raises:
+    ValueError: the sweep lacks what the figure shows, or a flag is wrong.
+  """
+  sweep = sweep_data.read(options.folder)
+  mu = sweep_runs.mu_of(sweep) if options.mu is None else options.mu
   sweep_report.check_mu(mu)
-  drawn = asked.draw(sweep, mu)
+  drawn = draw(options.name, sweep, mu)
   out = pathlib.Path(options.out)
   out.mkdir(parents=True, exist_ok=True)
   console = rich.console.Console()

@@ -136,8 +136,9 @@ def aes(
 
   Returns:
     NaN where the baseline has no right answer. The interval is None with fewer
-    than `levels.MIN_SEEDS` seeds; the two are resampled by themselves, and each
-    seed keeps its accuracy and its length.
+    than `levels.MIN_SEEDS` seeds, or where the score of a resample is NaN; the
+    two are resampled by themselves, and each seed keeps its accuracy and its
+    length.
   """
   omega, beta, gamma = constants
 
@@ -154,10 +155,8 @@ def aes(
     return math.nan if found is None else found
 
   value = score(method, baseline)
-  if (
-    min(len(method[0]), len(baseline[0])) < levels.MIN_SEEDS
-    or method[0] is baseline[0]
-  ):
+  few = min(len(method[0]), len(baseline[0])) < levels.MIN_SEEDS
+  if few or method[0] is baseline[0]:
     return value, None
   rng = np.random.default_rng(0)
   resampled = []
@@ -168,8 +167,10 @@ def aes(
       for places in [rng.integers(len(one[0]), size=len(one[0]))]
     ]
     resampled.append(score(*drawn))
+  if np.isnan(resampled).any():
+    return value, None
   tail = (1 - bootstrap.CONFIDENCE) / 2
-  low, high = np.nanquantile(resampled, (tail, 1 - tail))
+  low, high = np.quantile(resampled, (tail, 1 - tail))
   return value, (float(low), float(high))
 
 

@@ -174,8 +174,8 @@ def frontier(
   return sweep_drawing.DataFigure(
     name,
     f'Thick: the highest median {sweep_data.GREEDY} that any arm of a group '
-    'has reached for at most this cost; thin: the medians of its arms. It is a maximum '
-    'over arms, so a group of more arms is flattered.',
+    'has reached for at most this cost; thin: the medians of its arms. It is a '
+    'maximum over arms, so a group of more arms is flattered.',
     drawing.png(figure),
     ('group', 'cost', 'median', 'arm'),
     rows,

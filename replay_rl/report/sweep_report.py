@@ -112,6 +112,7 @@ def _figures(
     name and sweep.field(name) for name in (options.panels, options.color)
   )
   named = sweep.naming_fields()
+  x, y = _axes(sweep, options.heat_map, panels)
   mu = options.mu
   layout = sweep_drawing.layout(sweep, panels=panels, color=color)
   by = panels or next(iter(named), None)
@@ -130,7 +131,6 @@ def _figures(
     sweep_figures.seed_costs(rows, level=question.level, mu=mu),
     sweep_figures.matched_budgets(sweep, mu=mu),
   ]
-  x, y = _axes(sweep, options.heat_map, panels)
   if x is None or y is None:
     return drawn
   if panels is None and options.heat_map is None and len(named) > 2:
