@@ -67,7 +67,7 @@ class Costs(NamedTuple):
   budget: float
 
 
-class Row(NamedTuple):
+class ComparedArm(NamedTuple):
   """An arm in the table.
 
   costs: of the arm.
@@ -152,7 +152,7 @@ def baseline_of(costs: Costs, *, name: str | None, beginning: str) -> ArmCosts:
   return min(named, key=lambda one: one.median)
 
 
-def rows(costs: Costs, baseline: ArmCosts) -> list[Row]:
+def rows(costs: Costs, baseline: ArmCosts) -> list[ComparedArm]:
   """Returns a row for each arm, the cheapest first."""
   comparisons = {
     one.arm.name: levels.compare(
@@ -168,7 +168,7 @@ def rows(costs: Costs, baseline: ArmCosts) -> list[Row]:
   }
   adjusted = dict(zip(tested, levels.holm(list(tested.values())), strict=True))
   return [
-    Row(
+    ComparedArm(
       one,
       levels.median_interval(one.costs, seed=_SEED_OF_BOOTSTRAP),
       comparisons.get(one.arm.name),
@@ -179,7 +179,7 @@ def rows(costs: Costs, baseline: ArmCosts) -> list[Row]:
 
 
 def table(
-  listed: Sequence[Row], *, baseline: str, budget: float
+  listed: Sequence[ComparedArm], *, baseline: str, budget: float
 ) -> rich.table.Table:
   """Returns the rows for a terminal, without columns that hold nothing."""
   limit = ''
@@ -206,7 +206,7 @@ def table(
   return grid
 
 
-def _values(row: Row, fields: Sequence[str]) -> list[str]:
+def _values(row: ComparedArm, fields: Sequence[str]) -> list[str]:
   """Returns what the table says of an arm."""
   parts = row.costs.arm.parts()
   one = row.comparison

@@ -45,7 +45,8 @@ _NO_BUFFER = 'no buffer'
 _SHARE_OF_BEST = 0.98  # Of a seed's own best score, in figure A14.
 _PASS_AT = re.compile(r'eval/pass_at_(\d+)')
 
-Sweep, Arm = sweep_data.Sweep, sweep_data.SweptArm
+Sweep = sweep_data.Sweep
+Arm = sweep_data.SweptArm
 Figures = list[sweep_drawing.DataFigure]
 
 

@@ -218,7 +218,7 @@ def _rows(path: pathlib.Path) -> tuple[list[Mapping[str, str]], list[str]]:
   """Returns the lines and the columns of the table."""
   try:
     with open(path, newline='', encoding='utf-8') as file:
-      rows = list(csv.DictReader(file))
+      rows: list[Mapping[str, str]] = list(csv.DictReader(file))
   except OSError as error:
     raise ValueError(
       f'path = {str(path)!r}: must be the table of a sweep ({error.strerror})'

@@ -21,6 +21,7 @@ import matplotlib
 import numpy as np
 import rich.console
 from matplotlib import axes as mpl_axes
+from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
@@ -176,7 +177,7 @@ def colors(values: Sequence[str]) -> dict[str, str]:
   # Its last part is too light for a line on white.
   places = np.linspace(0, 0.88, len(scaled)) if len(scaled) > 1 else [0.3]
   of_scale = {
-    value: matplotlib.colors.to_hex(scale(place))
+    value: mpl_colors.to_hex(scale(place))
     for value, place in zip(scaled, places, strict=True)
   }
   return of_scale | dict.fromkeys(texts[:1], GREY)

@@ -93,8 +93,9 @@ def drawn_curves(
         (arm.name, len(arm.seeds), *point)
         for point in zip(costs, low, middle, high, strict=True)
       ]
-    panel.set_xlim(left=0)
     sweep_drawing.in_units(panel)
+  # Of all panels, which share it.
+  panels[0][1].set_xlim(0, 1.02 * max([0.0, *(row[2] for row in rows)]) or 1)
   _label_outside(panels, f'cost units per seed, mu = {mu:g}', what)
   caption = (
     f'{what} against cost, as far as all seeds of an arm were measured. Line: '
@@ -246,7 +247,7 @@ def matched_budgets(
 
 @sweep_drawing.styled
 def seed_costs(
-  rows: Sequence[level_table.Row], *, level: float, mu: float
+  rows: Sequence[level_table.ComparedArm], *, level: float, mu: float
 ) -> sweep_drawing.DataFigure:
   """Draws what each seed spent to reach the level, with those that did not."""
   figure, axes = sweep_drawing.framed(

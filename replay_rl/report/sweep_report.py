@@ -105,7 +105,7 @@ def check_mu(mu: float) -> None:
 def _figures(
   sweep: sweep_data.Sweep,
   question: sweep_saving.Question,
-  rows: Sequence[level_table.Row],
+  rows: Sequence[level_table.ComparedArm],
   options: argparse.Namespace,
 ) -> list[sweep_drawing.DataFigure]:
   panels, color = (
@@ -182,7 +182,9 @@ def _axes(
 
 
 def _table(
-  sweep: sweep_data.Sweep, rows: Sequence[level_table.Row], budget: float
+  sweep: sweep_data.Sweep,
+  rows: Sequence[level_table.ComparedArm],
+  budget: float,
 ) -> str:
   """Returns a line for each arm."""
   columns = [
