@@ -186,7 +186,10 @@ def table(
   if math.isfinite(budget):
     limit = f'; all within {budget:,.0f} cost units'
   grid = rich.table.Table(
-    title=f'Against {baseline}{limit}', box=rich.box.SIMPLE_HEAD
+    title=f'Against {baseline}{limit}',
+    box=rich.box.SIMPLE_HEAD,
+    padding=(0, 1, 0, 0),
+    pad_edge=False,
   )
   fields = dict.fromkeys(x for row in listed for x in row.costs.arm.parts())
   columns = [*fields, *_COLUMNS]
@@ -199,7 +202,7 @@ def table(
       justify='left' if is_field else 'right',
       overflow='fold',
       no_wrap=not is_field,
-      min_width=6 if is_field else None,
+      min_width=4 if is_field else None,
     )
   for line in lines:
     grid.add_row(*(text.Text(line[i]) for i in shown))

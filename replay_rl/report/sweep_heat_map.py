@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import axes as mpl_axes
-from matplotlib import ticker
 
 from replay_rl.report import drawing
 from replay_rl.report import sweep_data
@@ -97,7 +96,7 @@ def heat_map(
       _write_numbers(panel, of_title, maps, is_low_best)
   if image is not None:
     bar = figure.colorbar(image, ax=places[: len(titles)])
-    bar.ax.yaxis.set_major_formatter(ticker.EngFormatter(sep=''))
+    bar.ax.yaxis.set_major_formatter(lambda x, _: words.amount(x))
     figure.suptitle(what, fontsize=10.5, x=0.01, ha='left')
   return sweep_drawing.DataFigure(
     name,

@@ -116,17 +116,14 @@ def _figures(
   mu = options.mu
   layout = sweep_drawing.layout(sweep, panels=panels, color=color)
   by = panels or next(iter(named), None)
-  groups = {'all arms': list(sweep.arms)}
-  if by is not None:
-    groups = {
-      f'{sweep_data.label(by)} = {value}': arms
-      for value, arms in sweep_figures.grouped(
-        sweep, lambda arm: arm.fields[by]
-      ).items()
-    }
+  groups = sweep_figures.grouped(
+    sweep, lambda arm: arm.fields[by] if by else 'all arms'
+  )
   drawn = [
     sweep_figures.score_curves(sweep, layout, mu=mu),
-    sweep_figures.frontier(sweep, groups, mu=mu),
+    sweep_figures.frontier(
+      sweep, groups, mu=mu, heading=f'best of each {sweep_data.label(by or "")}'
+    ),
     sweep_saving.saving(sweep, question),
     sweep_figures.seed_costs(rows, level=question.level, mu=mu),
     sweep_figures.matched_budgets(sweep, mu=mu),
