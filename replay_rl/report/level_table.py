@@ -20,10 +20,10 @@ from replay_rl.report import sweep_data
 from replay_rl.report import words
 
 _SEED_OF_BOOTSTRAP = 0
-# After the fields.
+# After the fields. Intervals are below their medians, to be narrow.
 _COLUMNS = (
-  *('seeds', 'not\nreached', 'median\ncost', '95 %\ninterval', 'tokens'),
-  *('updates', 'saving', '95 %\ninterval', 'p, Holm,\none-sided'),
+  *('seeds', 'not\nreached', 'median cost,\n95 %', 'tokens', 'updates'),
+  *('saving,\n95 %', 'p, Holm,\none-sided'),
 )
 
 
@@ -217,12 +217,10 @@ def _values(row: ComparedArm, fields: Sequence[str]) -> list[str]:
     *(parts.get(field, '') for field in fields),
     str(len(row.costs.costs)),
     str(row.costs.num_censored),
-    _amount(row.costs.median),
-    _ends(row.interval, _amount),
+    _amount(row.costs.median) + _ends(row.interval, _amount),
     _amount(float(np.median(row.costs.generated_tokens))),
     _amount(float(np.median(row.costs.learner_steps))),
-    _share(one.saving) if one else 'baseline',
-    _ends(one.interval, _share) if one else '',
+    _share(one.saving) + _ends(one.interval, _share) if one else 'baseline',
     '' if row.adjusted_p is None else f'{row.adjusted_p:.4f}',
   ]
 
@@ -230,7 +228,7 @@ def _values(row: ComparedArm, fields: Sequence[str]) -> list[str]:
 def _ends(
   interval: tuple[float, float] | None, say: Callable[[float], str]
 ) -> str:
-  return ' to '.join(map(say, interval)) if interval else ''
+  return '\n' + ' to '.join(map(say, interval)) if interval else ''
 
 
 def _amount(amount: float) -> str:
@@ -240,4 +238,4 @@ def _amount(amount: float) -> str:
 def _share(saving: float) -> str:
   if math.isnan(saving):
     return 'unknown'
-  return f'{saving:.0%}' if math.isfinite(saving) else 'none'
+  return f'{round(100 * saving)}%' if math.isfinite(saving) else 'none'

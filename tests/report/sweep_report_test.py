@@ -66,8 +66,10 @@ class SweepReportTest(parameterized.TestCase):
       self.assertNotEmpty(rows)
     # The baseline is the cheapest; of equal ones, the first.
     self.assertIn(f'Against {_OTHER}', said)
-    self.assertIn('4 0.01 6 0 120 120 to 120', said)
-    self.assertIn('8 0.01 6 0 144 144 to 144', said)
+    self.assertRegex(said, r'4 0.01 6 0 120 \S+ 6 baseline 120 to 120 4 ')
+    self.assertRegex(
+      said, r'8 0.01 6 0 144 \S+ 6 -20% 1.0000 144 to 144 -20% to -20% 8 '
+    )
     table = _rows(out / 'table.csv')
     self.assertEqual(
       [row['arm'] for row in table], [_OTHER, _LAST, _ARM, _SAME]
@@ -92,7 +94,9 @@ class SweepReportTest(parameterized.TestCase):
     for path in out.iterdir():
       self.assertEqual(path.read_bytes(), (other / path.name).read_bytes())
     self.assertEqual(status, 0)
-    self.assertIn('8 0.01 6 6 never never to never never never baseline', said)
+    self.assertIn(
+      '8 0.01 6 6 never never never baseline never to never 8 ', said
+    )
     self.assertIn('all within 200 cost units', said)
     seeds = _rows(out / 'seeds.csv')
     self.assertEqual({row['cost'] for row in seeds}, {'inf'})
