@@ -23,7 +23,7 @@ _SEED_OF_BOOTSTRAP = 0
 # After the fields. Intervals are below their medians, to be narrow.
 _COLUMNS = (
   *('seeds', 'not\nreached', 'median cost,\n95 %', 'tokens', 'updates'),
-  *('saving,\n95 %', 'p, Holm,\none-sided'),
+  *('saving,\n95 %', 'p,\nHolm'),
 )
 
 

@@ -203,12 +203,13 @@ def matched_budgets(
     )
   budgets = np.linspace(*ends, _NUM_BUDGETS)
   found: dict[str, list[tuple[float, tuple[float, float] | None]]] = {}
-  rows = []
+  rows, absent = [], {}
   for group, arms in sweep_curves.strata(sweep).items():
     for budget in budgets:
       values = [sweep_curves.at_cost(arm, score, mu, budget) for arm in arms]
       if any(np.isnan(x).any() for x in values):
-        continue  # Never evaluated.
+        absent.setdefault(group)
+        continue
       mean, interval = sweep_curves.interquartile_mean(values, seed=0)
       found.setdefault(group, []).append((mean, interval))
       num_seeds = sum(map(len, values))
@@ -234,11 +235,16 @@ def matched_budgets(
     panel.set_yticks(range(len(order)), map(drawing.label, order))
     panel.tick_params(axis='y', labelsize=9 if len(order) <= 20 else 7)
   figure.supxlabel(f'interquartile mean of {score}, mu = {mu:g}', fontsize=10)
-  return sweep_drawing.DataFigure(
-    'matched_budgets',
+  caption = (
     f'Interquartile mean of {score} over seeds at equal cost, the greatest '
     'that all arms have spent and less. Lines: 95 % stratified bootstrap, of '
-    f'at least {levels.MIN_SEEDS} seeds.',
+    f'at least {levels.MIN_SEEDS} seeds.'
+  )
+  if absent:
+    caption += f' Never measured: {", ".join(absent)}.'
+  return sweep_drawing.DataFigure(
+    'matched_budgets',
+    caption,
     drawing.png(figure),
     ('arm', 'strata', 'seeds', 'cost', 'mean', 'low', 'high'),
     rows,

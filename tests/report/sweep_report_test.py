@@ -168,6 +168,9 @@ class FiguresTest(parameterized.TestCase):
     figure = sweep_figures.score_curves(sweep, self._layout(sweep), mu=2.0)
     self.assertNotIn(_ARM, {row[0] for row in figure.rows})
     self.assertIn(f'Never measured: {_ARM}.', figure.caption)
+    figure = sweep_figures.matched_budgets(sweep, mu=2.0)
+    self.assertNotIn(_ARM, {row[0] for row in figure.rows})
+    self.assertIn(f'Never measured: {_ARM}.', figure.caption)
 
   def test_the_frontier_is_what_any_arm_has_reached_so_far(self):
     sweep = swept.with_scores(
