@@ -67,6 +67,11 @@ class LevelTableTest(absltest.TestCase):
         * 6,
       )
 
+  def test_a_cost_that_equals_the_budget_counts(self):
+    scores = {_FIRST: [[0.1, 0.9], [0.1, 0.1]], _THIRD: [[0.9, 0.9]]}
+    arm, _, limit = self._arms(scores, level=0.5, num_evaluations=1)
+    self.assertEqual((arm.costs.tolist(), limit), ([240.0, math.inf], 240.0))
+
   def test_a_cell_that_was_never_evaluated_stays_in_the_table(self):
     base = tiny.config(num_iterations=1, evaluation__every_cost=1000.0)
     out = pathlib.Path(self.create_tempdir().full_path)
