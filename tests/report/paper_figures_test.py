@@ -11,6 +11,7 @@ import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.report import __main__ as program
+from replay_rl.report import closed_forms
 from replay_rl.report import paper_figures
 from replay_rl.report import paper_methods
 from replay_rl.report import sweep_data
@@ -103,6 +104,17 @@ class PaperFiguresTest(parameterized.TestCase):
     self.assertAlmostEqual(sum(row['expected'] for row in of_first), 8 * 12 * 6)
     self.assertBetween(of_first[0]['p_value'], 1e-3, 1)
     self.assertLess(of_first[0]['total_variation'], 0.1)
+    # The mean number of uses is no surprise, which the test of them knows.
+    uses = [
+      row
+      for row in rows
+      if (row['histogram'], row['cell']) == ('uses', swept.NAMES[0])
+    ]
+    counts, expected = (
+      np.array([row[key] for row in uses]) for key in ('count', 'expected')
+    )
+    fit = closed_forms.fit(counts, expected, ddof=1)
+    self.assertAlmostEqual(uses[0]['p_value'], fit.p_value)
 
   def test_a3_has_the_gain_of_each_k(self):
     sweep = self._as({_RATE: _RATE, _CAPACITY: _BATCH})
@@ -136,7 +148,9 @@ class PaperFiguresTest(parameterized.TestCase):
     sweep = self._as(
       {'sampler.weight_lag': _RATE, _COMPOSE: _BATCH}, {'8': 'fresh_only()'}
     )
-    (rows,) = self._rows('A12', sweep)
+    # Those with a buffer would be the best.
+    scores = {name: [[1.0, 1.0]] * 6 for name in swept.NAMES[2:]}
+    (rows,) = self._rows('A12', swept.with_scores(sweep, scores))
     # Of batch size 8, whose first evaluation is at 144.
     self.assertEqual(min(row['cost'] for row in rows), 144.0)
     self.assertEqual(
