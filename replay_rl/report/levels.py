@@ -68,6 +68,11 @@ def cost_to_level(
   return math.inf
 
 
+def saving(arm: np.ndarray, baseline: np.ndarray) -> float:
+  """Returns the saving alone; see `Comparison`."""
+  return float(_saving(np.median(arm), np.median(baseline)))
+
+
 def compare(arm: np.ndarray, baseline: np.ndarray, *, seed: int) -> Comparison:
   """Compares the costs of two arms, whose seeds are not paired.
 
@@ -76,23 +81,35 @@ def compare(arm: np.ndarray, baseline: np.ndarray, *, seed: int) -> Comparison:
     baseline: `[S']` of the other arm.
     seed: of the bootstrap; the same for all comparisons of a table.
   """
-  saving = float(_saving(np.median(arm), np.median(baseline)))
-  if math.isnan(saving) or min(len(arm), len(baseline)) < MIN_SEEDS:
-    return Comparison(saving, None, None)
+  saved = saving(arm, baseline)
+  if math.isnan(saved) or min(len(arm), len(baseline)) < MIN_SEEDS:
+    return Comparison(saved, None, None)
   rng = np.random.default_rng(seed)
-  medians = [
-    np.median(
-      costs[rng.integers(len(costs), size=(NUM_RESAMPLES, len(costs)))], 1
-    )
-    for costs in (arm, baseline)
-  ]
+  medians = [_resampled_medians(costs, rng) for costs in (arm, baseline)]
   savings = _saving(*medians)
   # A resample in which both medians are infinite says nothing.
   savings = np.sort(savings[~np.isnan(savings)])
-  # Without interpolation, which infinite values do not have.
-  low, high = np.quantile(savings, (0.025, 0.975), method='inverted_cdf')
   p_value = (1 + int(np.sum(savings <= 0))) / (1 + len(savings))
-  return Comparison(saving, (float(low), float(high)), p_value)
+  return Comparison(saved, _percentiles(savings), p_value)
+
+
+def median_interval(
+  costs: np.ndarray, *, seed: int
+) -> tuple[float, float] | None:
+  """Returns the 95 % bootstrap interval of the median cost of an arm.
+
+  Args:
+    costs: `[S]` costs of reaching a level, infinite where censored.
+    seed: of the bootstrap.
+
+  Returns:
+    Its ends, of which the upper one, or both, may be infinite; None with fewer
+    than `MIN_SEEDS` seeds.
+  """
+  if len(costs) < MIN_SEEDS:
+    return None
+  medians = _resampled_medians(costs, np.random.default_rng(seed))
+  return _percentiles(medians)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -108,6 +125,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
     largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
     adjusted[i] = largest
   return adjusted.tolist()
+
+
+def _resampled_medians(
+  costs: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+  """Returns `[NUM_RESAMPLES]` medians of seeds drawn with replacement."""
+  drawn = rng.integers(len(costs), size=(NUM_RESAMPLES, len(costs)))
+  return np.median(costs[drawn], axis=1)
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
+  """Returns the ends of the 95 % interval."""
+  # Without interpolation, which infinite values do not have.
+  low, high = np.quantile(values, (0.025, 0.975), method='inverted_cdf')
+  return float(low), float(high)
 
 
 def _saving(arm: np.ndarray, baseline: np.ndarray) -> np.ndarray:
