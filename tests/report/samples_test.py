@@ -317,7 +317,12 @@ class ReportTest(parameterized.TestCase):
     ]
 
   def report(self, *more):
-    arguments = [*self.folders, f'--out={self.root}/out', '--smooth=1', *more]
+    arguments = [
+      *self.folders,
+      f'--out={self.root}/out',
+      '--window_rollouts=16',
+      *more,
+    ]
     return program.main(arguments)
 
   def write(self, *lines):

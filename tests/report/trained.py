@@ -18,7 +18,10 @@ def folder() -> pathlib.Path:
   path = pathlib.Path(tempfile.mkdtemp()) / 'run'
   atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
   config = tiny.config(
-    num_seeds=2, evaluation__every=2, logging__samples_every=2
+    # 48 units an iteration: evaluated after the second, third and fourth.
+    num_seeds=2,
+    evaluation__every_cost=50.0,
+    logging__samples_every=2,
   )
   train.train(config, path)
   return path
