@@ -1,8 +1,17 @@
-"""Compares runs: `python -m replay_rl.report runs/a runs/b --out=report`."""
+"""Reports runs, a sweep, or a figure of a paper.
+
+    python -m replay_rl.report runs/a runs/b --out=report
+    python -m replay_rl.report sweep runs/x --level=0.8 --mu=5.28
+    python -m replay_rl.report figure A3 runs/x
+
+A run in a folder named like a command is given as ./sweep.
+"""
 
 import argparse
 import pathlib
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import rich.box
@@ -17,12 +26,54 @@ from replay_rl.report import readings
 from replay_rl.report import runs
 from replay_rl.report import sample_log
 from replay_rl.report import samples_page
+from replay_rl.report import sweep_report
 from replay_rl.report import table
 from replay_rl.report import words
 
 
+class Command(NamedTuple):
+  """add_flags: adds its flags to a parser. run: does it. help: what it is."""
+
+  add_flags: Callable[[argparse.ArgumentParser], None]
+  run: Callable[[argparse.Namespace], None]
+  help: str
+
+
+COMMANDS = {
+  'sweep': Command(
+    sweep_report.add_flags,
+    sweep_report.run,
+    'Compares the arms of a sweep: a table, figures and their numbers.',
+  ),
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
-  """Writes the report and prints its table; returns the exit code."""
+  """Does a command, or compares runs; returns the exit code."""
+  arguments = sys.argv[1:] if arguments is None else arguments
+  if arguments and arguments[0] in COMMANDS:
+    return _command(arguments[0], arguments[1:])
+  return _compare_runs(arguments)
+
+
+def _command(name: str, arguments: list[str]) -> int:
+  """Does what a command asks for; returns the exit code."""
+  command = COMMANDS[name]
+  parser = argparse.ArgumentParser(
+    prog=f'python -m replay_rl.report {name}', description=command.help
+  )
+  command.add_flags(parser)
+  options = parser.parse_args(arguments)
+  try:
+    command.run(options)
+  except (ValueError, OSError, ImportError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  return 0
+
+
+def _compare_runs(arguments: list[str]) -> int:
+  """Writes the report of runs and prints its table; returns the exit code."""
   options = _parse(arguments)
   try:
     results = render(options)
@@ -121,10 +172,11 @@ def _cell(milestone: table.Milestone) -> str:
   return '\n'.join(lines)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse(arguments: list[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     prog='python -m replay_rl.report',
-    description='Compares runs: a table, figures and one HTML page.',
+    description='Compares runs: a table, figures and one HTML page. Other '
+    f'reports have commands: {", ".join(COMMANDS)}; see COMMAND --help.',
   )
   add = parser.add_argument
   add(

@@ -1,246 +1,239 @@
-"""Compares the cells of a sweep by what reaching a level costs.
+"""Compares the arms of a sweep by what reaching a level costs.
 
-    python -m replay_rl.report.level_table runs/x --level=0.8 --mu=5.28
-
-reads `evaluations.csv` of the sweep and prints a line for each cell: the fields
-that name it, the median cost over seeds, how many seeds did not
-get there, and the saving against the baseline with its interval. A cost unit is
-the cost of training on one rollout, so one sweep serves every mu, up to the
-cost that all seeds have spent at that mu. A saving is claimed where the
-one-sided p, adjusted for the number of cells, is below .025.
+A cost unit is the cost of training on one rollout, so one sweep serves every
+mu, up to the cost that all seeds have spent at that mu. A saving is claimed
+where the one-sided p, adjusted for the number of arms, is below .025.
 """
 
-import argparse
-import csv
 import math
-import pathlib
-import sys
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import rich.box
-import rich.console
 import rich.table
+from rich import text
 
-from replay_rl import command_line
 from replay_rl.report import levels
+from replay_rl.report import sweep_data
+from replay_rl.report import words
 
-_FILE = 'evaluations.csv'
-_CELL, _SEED, _SCORE = 'cell', 'seed', 'eval/greedy'
-_GENERATED, _TRAINED = 'ledger/rollouts', 'ledger/trained_rollouts'
 _SEED_OF_BOOTSTRAP = 0
-# After those of the name.
+# After the fields.
 _COLUMNS = (
-  *('seeds', 'not reached', 'median cost', 'saving'),
-  *('95 % interval', 'one-sided p, Holm'),
+  *('seeds', 'not\nreached', 'median\ncost', '95 %\ninterval', 'tokens'),
+  *('updates', 'saving', '95 %\ninterval', 'p, Holm,\none-sided'),
 )
 
 
-class CellCosts(NamedTuple):
-  """What the seeds of a cell spent to reach a level.
+class ArmCosts(NamedTuple):
+  """What the seeds of an arm spent to reach a level.
 
-  cell: its name.
-  costs: `[S]` in the order of the seeds, infinite where the level was not held.
+  All `[S]` in the order of the seeds, infinite where the level was not held.
+
+  arm: what was run.
+  costs: units of training on one rollout.
+  generated_tokens: of the responses.
+  learner_steps: updates.
   """
 
-  cell: str
+  arm: sweep_data.SweptArm
   costs: np.ndarray
+  generated_tokens: np.ndarray
+  learner_steps: np.ndarray
 
   @property
   def median(self) -> float:
     """Median cost over seeds."""
     return float(np.median(self.costs))
 
+  @property
+  def num_censored(self) -> int:
+    """Seeds that did not hold the level within the budget."""
+    return int(np.isinf(self.costs).sum())
+
 
 class Costs(NamedTuple):
-  """What the cells of a sweep spent to reach a level.
+  """What the arms of a sweep spent to reach a level.
 
-  cells: in the order of the file.
+  arms: in the order of the sweep.
   budget: what every seed that did not reach the level has spent, at least.
     Higher costs count as infinite, since a seed that ended before might have
     reached the level for as much. Infinite if every seed got there.
   """
 
-  cells: list[CellCosts]
+  arms: list[ArmCosts]
   budget: float
 
 
-def read(
-  path: pathlib.Path, *, level: float, num_evaluations: int, mu: float
+class Row(NamedTuple):
+  """An arm in the table.
+
+  costs: of the arm.
+  interval: 95 % of its median cost; see `levels.median_interval`.
+  comparison: with the baseline; None for the baseline.
+  adjusted_p: of the comparison, by Holm; None without a p-value.
+  """
+
+  costs: ArmCosts
+  interval: tuple[float, float] | None
+  comparison: levels.Comparison | None
+  adjusted_p: float | None
+
+
+def costs_of(
+  sweep: sweep_data.Sweep, *, level: float, num_evaluations: int, mu: float
 ) -> Costs:
-  """Returns the costs of all cells.
+  """Returns the costs of all arms.
 
   Args:
-    path: `evaluations.csv` of a sweep.
+    sweep: what was measured.
     level: of the mean reward of greedy responses.
     num_evaluations: how many in a row must be at the level.
     mu: cost of generating a rollout over that of training on it.
-
-  Raises:
-    ValueError: the file is no such table.
   """
-  costs: dict[str, list[float]] = {}
   ends = [math.inf]
-  for cell, rows in _by_seed(path):
-    spent = [float(x[_TRAINED]) + mu * float(x[_GENERATED]) for x in rows]
-    evaluated = [i for i, row in enumerate(rows) if row[_SCORE]]
-    cost = levels.cost_to_level(
-      [spent[i] for i in evaluated],
-      [float(rows[i][_SCORE]) for i in evaluated],
-      level,
-      num_evaluations=num_evaluations,
-    )
-    costs.setdefault(cell, []).append(cost)
-    if math.isinf(cost):
-      ends.append(spent[-1])
+  arms = []
+  for arm in sweep.arms:
+    spent = np.full((3, len(arm.seeds)), math.inf)
+    for index, seed in enumerate(arm.seeds):
+      costs, evaluated = seed.costs(mu), seed.evaluated()
+      cost = levels.cost_to_level(
+        costs[evaluated].tolist(),
+        seed.scores[sweep_data.GREEDY][evaluated].tolist(),
+        level,
+        num_evaluations=num_evaluations,
+      )
+      if math.isinf(cost):
+        ends.append(float(costs[-1]))
+      else:
+        at = int(np.searchsorted(costs, cost))
+        spent[:, index] = (
+          cost,
+          seed.generated_tokens[at],
+          seed.learner_steps[at],
+        )
+    arms.append(ArmCosts(arm, *spent))
   budget = min(ends)
-  return Costs(
-    [
-      CellCosts(cell, np.array([x if x <= budget else math.inf for x in seeds]))
-      for cell, seeds in costs.items()
-    ],
-    budget,
+  return Costs([_within(arm, budget) for arm in arms], budget)
+
+
+def _within(arm: ArmCosts, budget: float) -> ArmCosts:
+  """Returns an arm in which what lies above the budget is infinite."""
+  is_over = arm.costs > budget
+  return ArmCosts(
+    arm.arm, *(np.where(is_over, math.inf, values) for values in arm[1:])
   )
 
 
-def _by_seed(
-  path: pathlib.Path,
-) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
-  """Yields each cell and the lines of each of its seeds, in order."""
-  try:
-    with open(path, newline='', encoding='utf-8') as file:
-      rows = list(csv.DictReader(file))
-  except OSError as error:
-    raise ValueError(
-      f'path = {str(path)!r}: must be the table of a sweep ({error.strerror})'
-    ) from error
-  columns = list(rows[0]) if rows else []
-  lacking = {_CELL, _SEED, _SCORE, _GENERATED, _TRAINED} - set(columns)
-  if lacking:
-    raise ValueError(
-      f'columns of {path} = {columns}: must be those of a sweep; it lacks '
-      f'{sorted(lacking)}'
-    )
-  by_seed: dict[tuple[str, str], list[Mapping[str, str]]] = {}
-  for row in rows:
-    by_seed.setdefault((row[_CELL], row[_SEED]), []).append(row)
-  for (cell, _), of_seed in by_seed.items():
-    yield cell, of_seed
+def baseline_of(costs: Costs, *, name: str | None, beginning: str) -> ArmCosts:
+  """Returns the arm that the others are compared with.
 
-
-def table(costs: Costs, baseline: str) -> rich.table.Table:
-  """Returns a line for each cell, the cheapest first.
+  Args:
+    costs: of all arms.
+    name: of the arm; None for the cheapest of those named so:
+    beginning: of the names of the arms of which the cheapest is taken.
 
   Raises:
-    ValueError: the baseline is no cell.
+    ValueError: there is no such arm.
   """
-  cells = costs.cells
-  by_name = {cell.cell: cell for cell in cells}
-  if baseline not in by_name:
+  names = [arm.arm.name for arm in costs.arms]
+  if name is not None:
+    if name not in names:
+      raise ValueError(f'--baseline = {name!r}: must be one of {sorted(names)}')
+    return costs.arms[names.index(name)]
+  named = [arm for arm in costs.arms if arm.arm.name.startswith(beginning)]
+  if not named:
     raise ValueError(
-      f'--baseline = {baseline!r}: must be one of {sorted(by_name)}'
+      f'--baselines = {beginning!r}: must be the beginning of the name of an '
+      'arm'
     )
-  of_baseline = by_name[baseline].costs
-  others = [cell for cell in cells if cell.cell != baseline]
-  compared = {
-    cell.cell: levels.compare(cell.costs, of_baseline, seed=_SEED_OF_BOOTSTRAP)
-    for cell in others
+  return min(named, key=lambda one: one.median)
+
+
+def rows(costs: Costs, baseline: ArmCosts) -> list[Row]:
+  """Returns a row for each arm, the cheapest first."""
+  comparisons = {
+    one.arm.name: levels.compare(
+      one.costs, baseline.costs, seed=_SEED_OF_BOOTSTRAP
+    )
+    for one in costs.arms
+    if one is not baseline
   }
   tested = {
     name: one.p_value
-    for name, one in compared.items()
+    for name, one in comparisons.items()
     if one.p_value is not None
   }
   adjusted = dict(zip(tested, levels.holm(list(tested.values())), strict=True))
+  return [
+    Row(
+      one,
+      levels.median_interval(one.costs, seed=_SEED_OF_BOOTSTRAP),
+      comparisons.get(one.arm.name),
+      adjusted.get(one.arm.name),
+    )
+    for one in sorted(costs.arms, key=lambda one: one.median)
+  ]
+
+
+def table(
+  listed: Sequence[Row], *, baseline: str, budget: float
+) -> rich.table.Table:
+  """Returns the rows for a terminal, without columns that hold nothing."""
   limit = ''
-  if math.isfinite(costs.budget):
-    limit = f'; all within {costs.budget:,.0f} cost units'
+  if math.isfinite(budget):
+    limit = f'; all within {budget:,.0f} cost units'
   grid = rich.table.Table(
     title=f'Against {baseline}{limit}', box=rich.box.SIMPLE_HEAD
   )
-  parts = {cell.cell: _parts(cell.cell) for cell in cells}
-  for name in (*parts[cells[0].cell], *_COLUMNS):
-    grid.add_column(name, overflow='fold')
-  for cell in sorted(cells, key=lambda one: one.median):
-    one = compared.get(cell.cell)
-    grid.add_row(
-      *parts[cell.cell].values(),
-      str(len(cell.costs)),
-      str(int(np.isinf(cell.costs).sum())),
-      _cost(cell.median),
-      _share(one.saving) if one else 'baseline',
-      ' to '.join(map(_share, one.interval)) if one and one.interval else '',
-      f'{adjusted[cell.cell]:.4f}' if cell.cell in adjusted else '',
+  fields = dict.fromkeys(x for row in listed for x in row.costs.arm.parts())
+  columns = [*fields, *_COLUMNS]
+  lines = [[*_values(row, list(fields))] for row in listed]
+  shown = [i for i in range(len(columns)) if any(line[i] for line in lines)]
+  for i in shown:
+    is_field = i < len(fields)
+    grid.add_column(
+      columns[i],
+      justify='left' if is_field else 'right',
+      overflow='fold',
+      no_wrap=not is_field,
     )
+  for line in lines:
+    grid.add_row(*(text.Text(line[i]) for i in shown))
   return grid
 
 
-def _parts(cell: str) -> dict[str, str]:
-  """Returns the fields in the name of a cell, such as batch_size=8,mu=2.0."""
-  pairs = [part.partition('=') for part in cell.split(',')]
-  if not all(equals for _, equals, _ in pairs):
-    return {'cell': cell}
-  return {field: value for field, _, value in pairs}
+def _values(row: Row, fields: Sequence[str]) -> list[str]:
+  """Returns what the table says of an arm."""
+  parts = row.costs.arm.parts()
+  one = row.comparison
+  return [
+    *(parts.get(field, '') for field in fields),
+    str(len(row.costs.costs)),
+    str(row.costs.num_censored),
+    _amount(row.costs.median),
+    _ends(row.interval, _amount),
+    _amount(float(np.median(row.costs.generated_tokens))),
+    _amount(float(np.median(row.costs.learner_steps))),
+    _share(one.saving) if one else 'baseline',
+    _ends(one.interval, _share) if one else '',
+    '' if row.adjusted_p is None else f'{row.adjusted_p:.4f}',
+  ]
 
 
-def _cost(cost: float) -> str:
-  return f'{cost:,.0f}' if math.isfinite(cost) else 'never'
+def _ends(
+  interval: tuple[float, float] | None, say: Callable[[float], str]
+) -> str:
+  return ' to '.join(map(say, interval)) if interval else ''
+
+
+def _amount(amount: float) -> str:
+  return words.amount(amount) if math.isfinite(amount) else 'never'
 
 
 def _share(saving: float) -> str:
   if math.isnan(saving):
     return 'unknown'
   return f'{saving:.0%}' if math.isfinite(saving) else 'none'
-
-
-def main(arguments: list[str] | None = None) -> None:
-  """Prints the table that the arguments ask for."""
-  parser = argparse.ArgumentParser(
-    prog='python -m replay_rl.report.level_table', description=__doc__
-  )
-  parser.add_argument('folder', type=pathlib.Path, help='of the sweep')
-  parser.add_argument('--level', type=float, required=True, help='to reach')
-  parser.add_argument(
-    '--num_evaluations', type=int, default=2, help='in a row, at the level'
-  )
-  parser.add_argument(
-    '--mu', type=float, required=True, help='cost of generating a rollout'
-  )
-  parser.add_argument(
-    '--baseline', help='name of a cell; else the cheapest one named so below'
-  )
-  parser.add_argument(
-    '--baselines', default='', help='beginning of the names of baselines'
-  )
-  options = parser.parse_args(arguments)
-  console = rich.console.Console()
-  try:
-    costs = read(
-      options.folder / _FILE,
-      level=options.level,
-      num_evaluations=options.num_evaluations,
-      mu=options.mu,
-    )
-    baseline = options.baseline or _cheapest(costs.cells, options.baselines)
-    console.print(table(costs, baseline))
-  except ValueError as error:
-    print(command_line.last_line(error), file=sys.stderr)
-    sys.exit(2)
-
-
-def _cheapest(cells: Sequence[CellCosts], beginning: str) -> str:
-  """Returns the best of the cells whose names begin so, to be fair to it."""
-  named = [cell for cell in cells if cell.cell.startswith(beginning)]
-  if not named:
-    raise ValueError(
-      f'--baselines = {beginning!r}: must be the beginning of the name of a '
-      'cell'
-    )
-  return min(named, key=lambda one: one.median).cell
-
-
-if __name__ == '__main__':
-  main()

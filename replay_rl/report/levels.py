@@ -73,6 +73,16 @@ def cost_to_level(
   return math.inf
 
 
+def saving(
+  arm: np.ndarray,
+  baseline: np.ndarray,
+  *,
+  limits: tuple[float, float] = (math.inf, math.inf),
+) -> float:
+  """Returns the saving alone; see `Comparison` and `compare`."""
+  return float(_saving(np.median(arm), np.median(baseline), limits))
+
+
 def compare(
   arm: np.ndarray,
   baseline: np.ndarray,
@@ -90,23 +100,35 @@ def compare(
       at least. An infinite median is above the limit, and whether it is above a
       finite one that is too is not known.
   """
-  saving = float(_saving(np.median(arm), np.median(baseline), limits))
-  if math.isnan(saving) or min(len(arm), len(baseline)) < MIN_SEEDS:
-    return Comparison(saving, None, None)
+  saved = saving(arm, baseline, limits=limits)
+  if math.isnan(saved) or min(len(arm), len(baseline)) < MIN_SEEDS:
+    return Comparison(saved, None, None)
   rng = np.random.default_rng(seed)
-  medians = [
-    np.median(
-      costs[rng.integers(len(costs), size=(NUM_RESAMPLES, len(costs)))], 1
-    )
-    for costs in (arm, baseline)
-  ]
+  medians = [_resampled_medians(costs, rng) for costs in (arm, baseline)]
   savings = _saving(*medians, limits)
   # A resample that does not tell which median is lower says nothing.
   savings = np.sort(savings[~np.isnan(savings)])
-  # Without interpolation, which infinite values do not have.
-  low, high = np.quantile(savings, (_TAIL, 1 - _TAIL), method='inverted_cdf')
   p_value = (1 + int(np.sum(savings <= 0))) / (1 + len(savings))
-  return Comparison(saving, (float(low), float(high)), p_value)
+  return Comparison(saved, _percentiles(savings), p_value)
+
+
+def median_interval(
+  costs: np.ndarray, *, seed: int
+) -> tuple[float, float] | None:
+  """Returns the 95 % bootstrap interval of the median cost of an arm.
+
+  Args:
+    costs: `[S]` costs of reaching a level, infinite where censored.
+    seed: of the bootstrap.
+
+  Returns:
+    Its ends, of which the upper one, or both, may be infinite; None with fewer
+    than `MIN_SEEDS` seeds.
+  """
+  if len(costs) < MIN_SEEDS:
+    return None
+  medians = _resampled_medians(costs, np.random.default_rng(seed))
+  return _percentiles(medians)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -142,6 +164,21 @@ def within_limit(
   """
   limit = float(np.min(spent[np.isinf(costs)], initial=np.inf))
   return np.where(costs > limit, np.inf, costs), limit
+
+
+def _resampled_medians(
+  costs: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+  """Returns `[NUM_RESAMPLES]` medians of seeds drawn with replacement."""
+  drawn = rng.integers(len(costs), size=(NUM_RESAMPLES, len(costs)))
+  return np.median(costs[drawn], axis=1)
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
+  """Returns the ends of the 95 % interval."""
+  # Without interpolation, which infinite values do not have.
+  low, high = np.quantile(values, (_TAIL, 1 - _TAIL), method='inverted_cdf')
+  return float(low), float(high)
 
 
 def _saving(
