@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import string
 from collections.abc import Iterable
 from typing import Any
@@ -109,6 +110,13 @@ def differences(arms: list[runs.Run]) -> dict[str, list[str]]:
     for field in fields
   }
   return {field: row for field, row in values.items() if len(set(row)) > 1}
+
+
+def for_script(content: Any) -> str:
+  """Returns JSON in ASCII that can stand inside a script element."""
+  packed = json.dumps(content, separators=(',', ':'), allow_nan=False)
+  # So that no text ends the element, nor opens a comment in it.
+  return packed.replace('<', r'\u003c')
 
 
 def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
