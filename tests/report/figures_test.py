@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import tempfile
+from unittest import mock
 
 import matplotlib
 import numpy as np
@@ -81,6 +82,15 @@ class MakeTest(absltest.TestCase):
     self.assertIn('levels of the table', drawn[0].caption)
     self.assertNotIn('levels of the table', drawn[1].caption)
     self.assertIn('windows of 32 rollouts', drawn[1].caption)
+    with mock.patch.object(drawing, 'png', lambda _: b''):
+      held_out, reward, *_ = figures.make(
+        arms,
+        baseline=names[0],
+        thresholds=(0.5,),
+        rule=rule._replace(every_cost=None),
+      )
+    self.assertNotIn('levels of the table', held_out.caption)
+    self.assertIn('levels of the table', reward.caption)
     self.assertEqual(dict(matplotlib.rcParams), before)
 
   def test_runs_without_optional_values_give_the_reward_alone(self):
