@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay_rl.evaluate import intervals
+from replay_rl.report import efficiency
 from replay_rl.run import evaluation
 
 
@@ -97,48 +98,6 @@ def budgets(num_samples: int) -> list[int]:
   return powers if powers[-1] == num_samples else [*powers, num_samples]
 
 
-def efficiency(
-  *,
-  accuracy: float,
-  length: float,
-  baseline_accuracy: float,
-  baseline_length: float,
-  omega: float,
-  beta: float,
-  gamma: float,
-) -> dict[str, float | None]:
-  """Returns the accuracy-efficiency score, and the two changes it is made of.
-
-  The score is omega * length_reduction + beta * |accuracy_gain| if accuracy was
-  gained, and omega * length_reduction - gamma * |accuracy_gain| if it was lost,
-  as in https://arxiv.org/abs/2606.04560. Papers use the constants (1, 3, 5) or
-  (1, 5, 10). Scores of different constants do not compare.
-
-  Args:
-    accuracy, baseline_accuracy: in [0, 1].
-    length, baseline_length: mean tokens of a response; the latter positive.
-    omega: weight of length.
-    beta: weight of accuracy that is gained.
-    gamma: weight of accuracy that is lost.
-
-  Returns:
-    'length_reduction': (L_base - L) / L_base, positive if responses are
-    shorter. 'accuracy_gain': (acc - acc_base) / acc_base; None if the baseline
-    has 0. 'aes': the score; None where the gain is.
-  """
-  length_reduction = (baseline_length - length) / baseline_length
-  gain = aes = None
-  if baseline_accuracy:
-    gain = (accuracy - baseline_accuracy) / baseline_accuracy
-    # The sign of the gain makes the two branches: beta |gain|, - gamma |gain|.
-    aes = omega * length_reduction + (beta if gain >= 0 else gamma) * gain
-  return {
-    'length_reduction': length_reduction,
-    'accuracy_gain': gain,
-    'aes': aes,
-  }
-
-
 def compare(
   scores: Mapping[str, Any], baseline: Mapping[str, Any], **constants: float
 ) -> dict[str, Any]:
@@ -147,15 +106,15 @@ def compare(
   Args:
     scores: as `summarize` returns it.
     baseline: the same of the baseline, with the same benchmarks.
-    **constants: omega, beta and gamma of `efficiency`.
+    **constants: omega, beta and gamma of `efficiency.score`.
 
   Returns:
-    'benchmarks': name -> as `efficiency` returns it. 'average': the same, of
-    the average accuracy and the average length.
+    'benchmarks': name -> as `efficiency.score` returns it. 'average': the same,
+    of the average accuracy and the average length.
   """
 
   def of(one, other):
-    return efficiency(
+    return efficiency.score(
       accuracy=one['pass_at_k']['1']['mean'],
       length=one['response_length'],
       baseline_accuracy=other['pass_at_k']['1']['mean'],

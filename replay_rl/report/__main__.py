@@ -22,6 +22,7 @@ from rich import text
 from replay_rl.report import export
 from replay_rl.report import figures
 from replay_rl.report import page
+from replay_rl.report import paper_figures
 from replay_rl.report import readings
 from replay_rl.report import runs
 from replay_rl.report import sample_log
@@ -44,6 +45,11 @@ COMMANDS = {
     sweep_report.add_flags,
     sweep_report.run,
     'Compares the arms of a sweep: a table, figures and their numbers.',
+  ),
+  'figure': Command(
+    paper_figures.add_flags,
+    paper_figures.run,
+    'Draws a figure of a paper from a sweep, with its numbers as CSV.',
   ),
 }
 

@@ -20,10 +20,10 @@ from replay_rl.report import sweep_data
 from replay_rl.report import words
 
 _SEED_OF_BOOTSTRAP = 0
-# After the fields.
+# After the fields. Intervals are below their medians, to be narrow.
 _COLUMNS = (
-  *('seeds', 'not\nreached', 'median\ncost', '95 %\ninterval', 'tokens'),
-  *('updates', 'saving', '95 %\ninterval', 'p, Holm,\none-sided'),
+  *('seeds', 'not\nreached', 'median cost,\n95 %', 'tokens', 'updates'),
+  *('saving,\n95 %', 'p, Holm,\none-sided'),
 )
 
 
@@ -67,7 +67,7 @@ class Costs(NamedTuple):
   budget: float
 
 
-class Row(NamedTuple):
+class ComparedArm(NamedTuple):
   """An arm in the table.
 
   costs: of the arm.
@@ -152,7 +152,7 @@ def baseline_of(costs: Costs, *, name: str | None, beginning: str) -> ArmCosts:
   return min(named, key=lambda one: one.median)
 
 
-def rows(costs: Costs, baseline: ArmCosts) -> list[Row]:
+def rows(costs: Costs, baseline: ArmCosts) -> list[ComparedArm]:
   """Returns a row for each arm, the cheapest first."""
   comparisons = {
     one.arm.name: levels.compare(
@@ -168,7 +168,7 @@ def rows(costs: Costs, baseline: ArmCosts) -> list[Row]:
   }
   adjusted = dict(zip(tested, levels.holm(list(tested.values())), strict=True))
   return [
-    Row(
+    ComparedArm(
       one,
       levels.median_interval(one.costs, seed=_SEED_OF_BOOTSTRAP),
       comparisons.get(one.arm.name),
@@ -179,14 +179,17 @@ def rows(costs: Costs, baseline: ArmCosts) -> list[Row]:
 
 
 def table(
-  listed: Sequence[Row], *, baseline: str, budget: float
+  listed: Sequence[ComparedArm], *, baseline: str, budget: float
 ) -> rich.table.Table:
   """Returns the rows for a terminal, without columns that hold nothing."""
   limit = ''
   if math.isfinite(budget):
     limit = f'; all within {budget:,.0f} cost units'
   grid = rich.table.Table(
-    title=f'Against {baseline}{limit}', box=rich.box.SIMPLE_HEAD
+    title=f'Against {baseline}{limit}',
+    box=rich.box.SIMPLE_HEAD,
+    padding=(0, 1, 0, 0),
+    pad_edge=False,
   )
   fields = dict.fromkeys(x for row in listed for x in row.costs.arm.parts())
   columns = [*fields, *_COLUMNS]
@@ -199,13 +202,14 @@ def table(
       justify='left' if is_field else 'right',
       overflow='fold',
       no_wrap=not is_field,
+      min_width=4 if is_field else None,
     )
   for line in lines:
     grid.add_row(*(text.Text(line[i]) for i in shown))
   return grid
 
 
-def _values(row: Row, fields: Sequence[str]) -> list[str]:
+def _values(row: ComparedArm, fields: Sequence[str]) -> list[str]:
   """Returns what the table says of an arm."""
   parts = row.costs.arm.parts()
   one = row.comparison
@@ -213,12 +217,10 @@ def _values(row: Row, fields: Sequence[str]) -> list[str]:
     *(parts.get(field, '') for field in fields),
     str(len(row.costs.costs)),
     str(row.costs.num_censored),
-    _amount(row.costs.median),
-    _ends(row.interval, _amount),
+    _amount(row.costs.median) + _ends(row.interval, _amount),
     _amount(float(np.median(row.costs.generated_tokens))),
     _amount(float(np.median(row.costs.learner_steps))),
-    _share(one.saving) if one else 'baseline',
-    _ends(one.interval, _share) if one else '',
+    _share(one.saving) + _ends(one.interval, _share) if one else 'baseline',
     '' if row.adjusted_p is None else f'{row.adjusted_p:.4f}',
   ]
 
@@ -226,7 +228,7 @@ def _values(row: Row, fields: Sequence[str]) -> list[str]:
 def _ends(
   interval: tuple[float, float] | None, say: Callable[[float], str]
 ) -> str:
-  return ' to '.join(map(say, interval)) if interval else ''
+  return '\n' + ' to '.join(map(say, interval)) if interval else ''
 
 
 def _amount(amount: float) -> str:
@@ -236,4 +238,4 @@ def _amount(amount: float) -> str:
 def _share(saving: float) -> str:
   if math.isnan(saving):
     return 'unknown'
-  return f'{saving:.0%}' if math.isfinite(saving) else 'none'
+  return f'{round(100 * saving)}%' if math.isfinite(saving) else 'none'

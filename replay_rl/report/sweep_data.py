@@ -117,6 +117,16 @@ class Sweep(NamedTuple):
       )
     return named[0]
 
+  def only(self, arms: Sequence[SweptArm]) -> 'Sweep':
+    """Returns the sweep of some of its arms, and the fields they differ in."""
+    fields = tuple(
+      x for x in self.fields if len({arm.fields[x] for arm in arms}) > 1
+    )
+    kept = tuple(
+      arm._replace(fields={x: arm.fields[x] for x in fields}) for arm in arms
+    )
+    return self._replace(arms=kept, fields=fields)
+
   def naming_fields(self) -> list[str]:
     """Returns the fields that the names of the arms tell, in their order.
 
@@ -186,9 +196,6 @@ def read_table(path: pathlib.Path) -> Sweep:
     # have the same label.
     arm = _without_seed(cell), *(of_seed[0][field] for field in fields)
     by_arm.setdefault(arm, []).append(_seed(path, of_seed, scores))
-  differing = [
-    i for i in range(len(fields)) if len({arm[1 + i] for arm in by_arm}) > 1
-  ]
   arms = []
   for (name, *values), seeds in by_arm.items():
     seeds = sorted(seeds, key=lambda one: one.seed)
@@ -198,9 +205,9 @@ def read_table(path: pathlib.Path) -> Sweep:
           f'seed {one.seed} of {name!r} in {path} = {one.cell!r}, '
           f'{other.cell!r}: must be in one cell'
         )
-    kept = {fields[i]: values[i] for i in differing}
-    arms.append(SweptArm(name, kept, tuple(seeds)))
-  return Sweep(path, tuple(arms), tuple(fields[i] for i in differing), scores)
+    of_arm = dict(zip(fields, values, strict=True))
+    arms.append(SweptArm(name, of_arm, tuple(seeds)))
+  return Sweep(path, tuple(arms), tuple(fields), scores).only(arms)
 
 
 def _without_seed(cell: str) -> str:
@@ -211,7 +218,7 @@ def _rows(path: pathlib.Path) -> tuple[list[Mapping[str, str]], list[str]]:
   """Returns the lines and the columns of the table."""
   try:
     with open(path, newline='', encoding='utf-8') as file:
-      rows = list(csv.DictReader(file))
+      rows: list[Mapping[str, str]] = list(csv.DictReader(file))
   except OSError as error:
     raise ValueError(
       f'path = {str(path)!r}: must be the table of a sweep ({error.strerror})'

@@ -19,7 +19,9 @@ from typing import ParamSpec
 
 import matplotlib
 import numpy as np
+import rich.console
 from matplotlib import axes as mpl_axes
+from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
@@ -161,20 +163,24 @@ def some(values: list[str]) -> list[str]:
 
 
 def colors(values: Sequence[str]) -> dict[str, str]:
-  """Returns a colour for each value: numbers, or many, go from dark to light.
+  """Returns a colour for each value: numbers go from dark to light.
 
-  A few values that are not numbers have the colours of a report of runs.
+  Texts have the colours of a report of runs; beside numbers, or if they are too
+  many, the first is grey and the others go from dark to light too.
   """
-  are_numbers = all(sweep_data.number(x) is not None for x in values if x)
-  if not are_numbers and len(values) <= len(_COLORS):
-    return dict(zip(values, _COLORS, strict=False))
+  numbers = [x for x in values if sweep_data.number(x) is not None]
+  texts = [x for x in values if x not in numbers]
+  if not numbers and len(texts) <= len(_COLORS):
+    return dict(zip(texts, _COLORS, strict=False))
+  scaled = [*numbers, *texts[1:]]
   scale = matplotlib.colormaps['viridis']
   # Its last part is too light for a line on white.
-  places = np.linspace(0, 0.88, len(values)) if len(values) > 1 else [0.3]
-  return {
-    value: matplotlib.colors.to_hex(scale(place))
-    for value, place in zip(values, places, strict=True)
+  places = np.linspace(0, 0.88, len(scaled)) if len(scaled) > 1 else [0.3]
+  of_scale = {
+    value: mpl_colors.to_hex(scale(place))
+    for value, place in zip(scaled, places, strict=True)
   }
+  return of_scale | dict.fromkeys(texts[:1], GREY)
 
 
 def grid(
@@ -270,6 +276,18 @@ def write(figure: DataFigure, out: pathlib.Path) -> None:
   (out / f'{figure.name}.png').write_bytes(figure.png)
   text = to_csv(figure.columns, figure.rows)
   (out / f'{figure.name}.csv').write_text(text, 'utf-8')
+
+
+def say(
+  console: rich.console.Console, figure: DataFigure, out: pathlib.Path
+) -> None:
+  """Prints where a figure is, and how to read it, in one line."""
+  console.print(
+    f'{out / figure.name}.png: {figure.caption}',
+    highlight=False,
+    markup=False,
+    soft_wrap=True,
+  )
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -23,38 +23,69 @@ from replay_rl.report import sweep_drawing
 _NUM_BUDGETS = 3
 
 
-@sweep_drawing.styled
+# arm -> `[N]` costs and `[S, N]` values of its seeds.
+CurveFn = Callable[[sweep_data.SweptArm], tuple[np.ndarray, np.ndarray]]
+
+
 def score_curves(
   sweep: sweep_data.Sweep,
   layout: sweep_drawing.Layout,
   *,
   mu: float,
   name: str = 'curves',
-  score: str = sweep_data.GREEDY,
 ) -> sweep_drawing.DataFigure:
   """Draws a score of all arms against cost: medians, and quartiles of a few."""
+  return drawn_curves(
+    sweep,
+    layout,
+    lambda arm: sweep_curves.curve(arm, sweep_data.GREEDY, mu),
+    mu=mu,
+    name=name,
+    what=sweep_data.GREEDY,
+  )
+
+
+@sweep_drawing.styled
+def drawn_curves(
+  sweep: sweep_data.Sweep,
+  layout: sweep_drawing.Layout,
+  curve_of: CurveFn,
+  *,
+  mu: float,
+  name: str,
+  what: str,
+) -> sweep_drawing.DataFigure:
+  """Draws a value of all arms against cost: medians, and quartiles of a few.
+
+  Args:
+    sweep: what was run.
+    layout: of the arms.
+    curve_of: an arm -> its curve.
+    mu: cost of generating a rollout over that of training on it.
+    name: of the files.
+    what: the value, in words.
+  """
   figure, panels = sweep_drawing.grid(
     layout, height=4.2 if len(layout.panels) == 1 else 2.4
   )
-  rows, absent = [], []
+  rows = []
   for title, panel in panels:
     arms = layout.panels[title]
+    is_few = len(arms) <= sweep_drawing.FEW
     for arm in arms:
-      costs, scores = sweep_curves.curve(arm, score, mu)
+      costs, values = curve_of(arm)
       if not costs.size:
-        absent.append(arm.name)
         continue
-      low, middle, high = curves.quartiles(scores)
+      low, middle, high = curves.quartiles(values)
       look = layout.looks[arm.name]
-      is_one = len(costs) == 1
       panel.plot(
         *(costs, middle),
         color=look.color,
         ls=look.dash,
-        marker='o' if is_one else '',
-        linewidth=1.8 if len(arms) <= sweep_drawing.FEW else 1.0,
+        marker='o' if len(costs) == 1 else '',
+        linewidth=1.8 if is_few else 1.0,
       )
-      if len(arms) <= sweep_drawing.FEW:
+      if is_few:
         panel.fill_between(
           costs, low, high, color=look.color, alpha=0.18, linewidth=0
         )
@@ -62,16 +93,19 @@ def score_curves(
         (arm.name, len(arm.seeds), *point)
         for point in zip(costs, low, middle, high, strict=True)
       ]
-    panel.set_xlim(left=0)
     sweep_drawing.in_units(panel)
-  _label_outside(panels, f'cost units per seed, mu = {mu:g}', score)
+  # Of all panels, which share it.
+  panels[0][1].set_xlim(0, 1.02 * max([0.0, *(row[2] for row in rows)]) or 1)
+  _label_outside(panels, f'cost units per seed, mu = {mu:g}', what)
   caption = (
-    f'{score} against cost, as far as all seeds of an arm were evaluated. '
-    'Line: median over seeds; band, in panels of up to '
+    f'{what} against cost, as far as all seeds of an arm were measured. Line: '
+    'median over seeds; band, in panels of up to '
     f'{sweep_drawing.FEW} arms: quartiles.'
   )
+  drawn = {row[0] for row in rows}
+  absent = [arm.name for arm in sweep.arms if arm.name not in drawn]
   if absent:
-    caption += f' Never evaluated: {", ".join(absent)}.'
+    caption += f' Never measured: {", ".join(absent)}.'
   return sweep_drawing.DataFigure(
     name,
     caption,
@@ -100,7 +134,7 @@ def frontier(
   *,
   mu: float,
   name: str = 'frontier',
-  score: str = sweep_data.GREEDY,
+  heading: str = '',
 ) -> sweep_drawing.DataFigure:
   """Draws, for each group of arms, the best score that a cost has bought."""
   shades = sweep_drawing.colors(list(groups))
@@ -109,13 +143,13 @@ def frontier(
     for x in sweep_drawing.some(list(groups))
   ]
   figure, axes = sweep_drawing.framed(
-    legend if len(groups) > 1 else [], '', rows=1, columns=1, height=4.4
+    legend if len(groups) > 1 else [], heading, rows=1, columns=1, height=4.4
   )
   panel, rows = axes[0, 0], []
   for group, arms in groups.items():
     points = []
     for arm in arms:
-      costs, scores = sweep_curves.curve(arm, score, mu)
+      costs, scores = sweep_curves.curve(arm, sweep_data.GREEDY, mu)
       if costs.size:
         middle = np.median(scores, axis=0)
         panel.plot(
@@ -133,14 +167,16 @@ def frontier(
       end = max(cost for cost, _, _ in points)
       xs, ys = zip(*steps, (end, best), strict=True)
       panel.step(xs, ys, where='post', color=shades[group], linewidth=2.4)
-  panel.set(xlabel=f'cost units per seed, mu = {mu:g}', ylabel=score)
+  panel.set(
+    xlabel=f'cost units per seed, mu = {mu:g}', ylabel=sweep_data.GREEDY
+  )
   panel.set_xlim(left=0)
   sweep_drawing.in_units(panel)
   return sweep_drawing.DataFigure(
     name,
-    f'Thick: the highest median {score} that any arm of a group has reached '
-    'for at most this cost; thin: the medians of its arms. It is a maximum '
-    'over arms, so a group of more arms is flattered.',
+    f'Thick: the highest median {sweep_data.GREEDY} that any arm of a group '
+    'has reached for at most this cost; thin: the medians of its arms. It is a '
+    'maximum over arms, so a group of more arms is flattered.',
     drawing.png(figure),
     ('group', 'cost', 'median', 'arm'),
     rows,
@@ -152,14 +188,13 @@ def matched_budgets(
   sweep: sweep_data.Sweep,
   *,
   mu: float,
-  name: str = 'matched_budgets',
-  score: str = sweep_data.GREEDY,
 ) -> sweep_drawing.DataFigure:
   """Draws the interquartile mean of each arm at costs that all arms spent.
 
   Raises:
     ValueError: no cost is common to all arms that were evaluated.
   """
+  score = sweep_data.GREEDY
   ends = sweep_curves.common_range(sweep.arms, score, mu)
   if ends is None:
     raise ValueError(
@@ -200,7 +235,7 @@ def matched_budgets(
     panel.tick_params(axis='y', labelsize=9 if len(order) <= 20 else 7)
   figure.supxlabel(f'interquartile mean of {score}, mu = {mu:g}', fontsize=10)
   return sweep_drawing.DataFigure(
-    name,
+    'matched_budgets',
     f'Interquartile mean of {score} over seeds at equal cost, the greatest '
     'that all arms have spent and less. Lines: 95 % stratified bootstrap, of '
     f'at least {levels.MIN_SEEDS} seeds.',
@@ -212,7 +247,7 @@ def matched_budgets(
 
 @sweep_drawing.styled
 def seed_costs(
-  rows: Sequence[level_table.Row], *, level: float, mu: float
+  rows: Sequence[level_table.ComparedArm], *, level: float, mu: float
 ) -> sweep_drawing.DataFigure:
   """Draws what each seed spent to reach the level, with those that did not."""
   figure, axes = sweep_drawing.framed(

@@ -11,6 +11,7 @@ from matplotlib import axes as mpl_axes
 from replay_rl.report import drawing
 from replay_rl.report import sweep_data
 from replay_rl.report import sweep_drawing
+from replay_rl.report import words
 
 _MOST_NUMBERS = 144  # Written into a panel.
 
@@ -94,7 +95,9 @@ def heat_map(
     if of_title.size <= _MOST_NUMBERS and np.isfinite(of_title).any():
       _write_numbers(panel, of_title, maps, is_low_best)
   if image is not None:
-    figure.colorbar(image, ax=places[: len(titles)], label=what)
+    bar = figure.colorbar(image, ax=places[: len(titles)])
+    bar.ax.yaxis.set_major_formatter(lambda x, _: words.amount(x))
+    figure.suptitle(what, fontsize=10.5, x=0.01, ha='left')
   return sweep_drawing.DataFigure(
     name,
     f'{what}, of the best arm at each place. White: no arm; a cross: an arm '
@@ -128,9 +131,8 @@ def _write_numbers(
   for (j, k), value in np.ndenumerate(values):
     if math.isfinite(value):
       is_dark = (value > middle) == is_low_best
-      text = f'{value / 1e3:.3g}k' if value >= 1e4 else f'{value:.3g}'
       panel.text(
-        *(k, j, text),
+        *(k, j, words.amount(value)),
         ha='center',
         va='center',
         fontsize=8 if values.size <= 36 else 6,

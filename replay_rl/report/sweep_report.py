@@ -90,12 +90,7 @@ def run(options: argparse.Namespace) -> None:
     level_table.table(rows, baseline=baseline.arm.name, budget=costs.budget)
   )
   for figure in drawn:
-    console.print(
-      f'{out / figure.name}.png: {figure.caption}',
-      highlight=False,
-      markup=False,
-      soft_wrap=True,
-    )
+    sweep_drawing.say(console, figure, out)
   print(out / sweep_page.FILE)
 
 
@@ -114,32 +109,29 @@ def check_mu(mu: float) -> None:
 def _figures(
   sweep: sweep_data.Sweep,
   question: sweep_saving.Question,
-  rows: Sequence[level_table.Row],
+  rows: Sequence[level_table.ComparedArm],
   options: argparse.Namespace,
 ) -> list[sweep_drawing.DataFigure]:
   panels, color = (
     name and sweep.field(name) for name in (options.panels, options.color)
   )
   named = sweep.naming_fields()
+  x, y = _axes(sweep, options.heat_map, panels)
   mu = options.mu
   layout = sweep_drawing.layout(sweep, panels=panels, color=color)
   by = panels or next(iter(named), None)
-  groups = {'all arms': list(sweep.arms)}
-  if by is not None:
-    groups = {
-      f'{sweep_data.label(by)} = {value}': arms
-      for value, arms in sweep_figures.grouped(
-        sweep, lambda arm: arm.fields[by]
-      ).items()
-    }
+  groups = sweep_figures.grouped(
+    sweep, lambda arm: arm.fields[by] if by else 'all arms'
+  )
   drawn = [
     sweep_figures.score_curves(sweep, layout, mu=mu),
-    sweep_figures.frontier(sweep, groups, mu=mu),
+    sweep_figures.frontier(
+      sweep, groups, mu=mu, heading=f'best of each {sweep_data.label(by or "")}'
+    ),
     sweep_saving.saving(sweep, question),
     sweep_figures.seed_costs(rows, level=question.level, mu=mu),
     sweep_figures.matched_budgets(sweep, mu=mu),
   ]
-  x, y = _axes(sweep, options.heat_map, panels)
   if x is None or y is None:
     return drawn
   if panels is None and options.heat_map is None and len(named) > 2:
@@ -191,7 +183,9 @@ def _axes(
 
 
 def _table(
-  sweep: sweep_data.Sweep, rows: Sequence[level_table.Row], budget: float
+  sweep: sweep_data.Sweep,
+  rows: Sequence[level_table.ComparedArm],
+  budget: float,
 ) -> str:
   """Returns a line for each arm."""
   columns = [

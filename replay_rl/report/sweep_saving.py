@@ -130,8 +130,8 @@ def saving(
     'Saving against the best baseline of each mu, which is '
     f'{here.arm.name!r} at {question.mu:g}. Bands: 95 % bootstrap intervals, '
     f'of at least {levels.MIN_SEEDS} seeds. Grey: the other {rest} arms. A '
-    'line ends where fewer than half of the seeds got there. Below -100 % '
-    'nothing is drawn.',
+    'line ends where fewer than half of the seeds got there; it is at 100 % '
+    'where those of the baseline did not. Below -100 % nothing is drawn.',
     drawing.png(figure),
     ('arm', 'mu', 'saving', 'low', 'high', 'baseline', 'budget'),
     rows,

@@ -105,42 +105,7 @@ class SummarizeTest(parameterized.TestCase):
       _summarize({'a': odd})
 
 
-class EfficiencyTest(parameterized.TestCase):
-  @parameterized.parameters(
-    # A quarter shorter; .5 -> .6 is a fifth more, .5 -> .4 a fifth less.
-    (0.6, (1, 3, 5), 0.25 + 3 * 0.2),
-    (0.6, (1, 5, 10), 0.25 + 5 * 0.2),
-    (0.4, (1, 3, 5), 0.25 - 5 * 0.2),
-    (0.4, (1, 5, 10), 0.25 - 10 * 0.2),
-    (0.5, (2, 5, 10), 0.5),
-  )
-  def test_by_hand(self, accuracy, constants, expected):
-    omega, beta, gamma = constants
-    result = scores.efficiency(
-      accuracy=accuracy,
-      length=300.0,
-      baseline_accuracy=0.5,
-      baseline_length=400.0,
-      omega=omega,
-      beta=beta,
-      gamma=gamma,
-    )
-    self.assertAlmostEqual(result['length_reduction'], 0.25)
-    self.assertAlmostEqual(result['accuracy_gain'], (accuracy - 0.5) / 0.5)
-    self.assertAlmostEqual(result['aes'], expected)
-
-  def test_is_not_defined_for_a_baseline_without_a_right_answer(self):
-    result = scores.efficiency(
-      accuracy=0.1,
-      length=8.0,
-      baseline_accuracy=0.0,
-      baseline_length=4.0,
-      omega=1,
-      beta=3,
-      gamma=5,
-    )
-    self.assertEqual(list(result.values()), [-1.0, None, None])
-
+class CompareTest(parameterized.TestCase):
   def test_compares_each_benchmark_and_the_averages(self):
     mine = _summarize(
       {

@@ -166,6 +166,30 @@ class WithinLimitTest(absltest.TestCase):
     self.assertEqual((costs.tolist(), limit), ([1, 9], _INF))
 
 
+class MedianIntervalTest(parameterized.TestCase):
+  def test_it_agrees_with_scipy(self):
+    costs = np.random.default_rng(0).lognormal(4, 0.3, 13)
+    ends = stats.bootstrap(
+      (costs,),
+      np.median,
+      n_resamples=10_000,
+      method='percentile',
+      rng=np.random.default_rng(1),
+    ).confidence_interval
+    actual = levels.median_interval(costs, seed=0)
+    np.testing.assert_allclose(actual, ends, rtol=0.03)
+
+  def test_a_censored_seed_may_open_its_upper_end(self):
+    costs = np.array([1.0, 2, 3, 4, _INF, _INF])
+    low, high = levels.median_interval(costs, seed=0)
+    self.assertLess(low, 3)
+    self.assertEqual(high, _INF)
+
+  def test_five_seeds_have_none(self):
+    self.assertIsNone(levels.median_interval(np.arange(5.0), seed=0))
+    self.assertIsNotNone(levels.median_interval(np.arange(6.0), seed=0))
+
+
 class HolmTest(absltest.TestCase):
   def test_by_hand(self):
     # Sorted .01 x 3, .02 x 2, .04 x 1; no later one may be smaller.

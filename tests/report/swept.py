@@ -6,6 +6,9 @@ import pathlib
 import shutil
 import tempfile
 
+import numpy as np
+
+from replay_rl.report import sweep_data
 from replay_rl.sweep import cells as cells_lib
 from replay_rl.sweep import local
 from replay_rl.sweep import results
@@ -38,3 +41,24 @@ def folder() -> pathlib.Path:
   assert not any(one.error for one in ended), ended
   results.write(cells, path)
   return path
+
+
+def with_scores(
+  sweep: sweep_data.Sweep, scores: dict[str, list[list[float]]]
+) -> sweep_data.Sweep:
+  """Returns the sweep with other greedy scores, `[S, E]` by name of the arm.
+
+  An arm keeps as many seeds as it has scores.
+  """
+  arms = []
+  for arm in sweep.arms:
+    if arm.name in scores:
+      seeds = tuple(
+        seed._replace(
+          scores=seed.scores | {sweep_data.GREEDY: np.array(of_seed, float)}
+        )
+        for seed, of_seed in zip(arm.seeds, scores[arm.name], strict=False)
+      )
+      arm = arm._replace(seeds=seeds)
+    arms.append(arm)
+  return sweep._replace(arms=tuple(arms))

@@ -1,0 +1,42 @@
+"""Tests of the accuracy-efficiency score."""
+
+from absl.testing import parameterized
+
+from replay_rl.report import efficiency
+
+
+class EfficiencyTest(parameterized.TestCase):
+  @parameterized.parameters(
+    # A quarter shorter; .5 -> .6 is a fifth more, .5 -> .4 a fifth less.
+    (0.6, (1, 3, 5), 0.25 + 3 * 0.2),
+    (0.6, (1, 5, 10), 0.25 + 5 * 0.2),
+    (0.4, (1, 3, 5), 0.25 - 5 * 0.2),
+    (0.4, (1, 5, 10), 0.25 - 10 * 0.2),
+    (0.5, (2, 5, 10), 0.5),
+  )
+  def test_by_hand(self, accuracy, constants, expected):
+    omega, beta, gamma = constants
+    result = efficiency.score(
+      accuracy=accuracy,
+      length=300.0,
+      baseline_accuracy=0.5,
+      baseline_length=400.0,
+      omega=omega,
+      beta=beta,
+      gamma=gamma,
+    )
+    self.assertAlmostEqual(result['length_reduction'], 0.25)
+    self.assertAlmostEqual(result['accuracy_gain'], (accuracy - 0.5) / 0.5)
+    self.assertAlmostEqual(result['aes'], expected)
+
+  def test_is_not_defined_for_a_baseline_without_a_right_answer(self):
+    result = efficiency.score(
+      accuracy=0.1,
+      length=8.0,
+      baseline_accuracy=0.0,
+      baseline_length=4.0,
+      omega=1,
+      beta=3,
+      gamma=5,
+    )
+    self.assertEqual(list(result.values()), [-1.0, None, None])
