@@ -73,6 +73,24 @@ class LevelTest(absltest.TestCase):
       ]
       np.testing.assert_array_equal(floats(actual), expected)
 
+  def test_what_costs_more_than_a_censored_seed_had_is_not_reached(self):
+    def arm(scores, trained, end):
+      seed = {
+        'trained': trained,
+        'generated': [0] * len(trained),
+        'scores': scores,
+        'end': {'trained': end, 'generated': 0},
+      }
+      return {'seeds': [seed]}
+
+    for end, expected in ((40, [40.0, INF]), (39, [INF, INF])):
+      actual = node(
+        'costsToLevel(arms, 0.5, 1, {numEvaluations: 1, tolerance: 0})',
+        arms=[arm([0.1, 0.5], [20, 40], 40), arm([0.1], [20], end)],
+      )
+      self.assertEqual(floats(sum(actual['costs'], [])).tolist(), expected)
+      self.assertEqual(actual['budget'], end)
+
 
 class BootstrapTest(parameterized.TestCase):
   @parameterized.parameters(1, 2, 3, 4, 5)
@@ -120,6 +138,7 @@ class BootstrapTest(parameterized.TestCase):
     ([60, 50, 80], [100, INF, INF]),
     ([INF] * 7, [INF] * 7),
     ([1.0, 2, 3, 4, 5], [1.0, 2, 3, 4, 5, 6]),
+    ([60.0] * 6, [60.0] * 6),
     ([60.0] * 6, [INF] * 6),
     ([INF] * 6, [60.0] * 6),
   )
@@ -141,6 +160,18 @@ class BootstrapTest(parameterized.TestCase):
         floats(actual['interval']), expected.interval, atol=1e-9
       )
       self.assertAlmostEqual(actual['pValue'], expected.p_value, places=3)
+
+  def test_resamples_without_any_median_are_left_out(self):
+    arm = [60.0, 50, 70, 55, 65, INF, INF, INF]
+    baseline = [66.0, 56, 76, 61, 71, INF, INF, INF]
+    expected = levels.compare(np.array(arm), np.array(baseline), seed=0)
+    actual = node(
+      'compare(arm, baseline, {minSeeds: 6, tail: 0.025})',
+      arm=arm,
+      baseline=baseline,
+    )
+    self.assertAlmostEqual(actual['pValue'], expected.p_value, delta=0.02)
+    self.assertEqual(floats(actual['interval']).tolist(), [-INF, 1.0])
 
   def test_p_values_are_adjusted_as_in_the_report(self):
     p_values = [0.04, 0.01, 0.02, 0.9, 0.02]
@@ -224,6 +255,55 @@ class SweepTest(parameterized.TestCase):
         *(('cost', costs), ('low', low), ('middle', middle), ('high', high)),
       ):
         np.testing.assert_allclose([x[name] for x in actual], expected)
+
+  def test_curves_of_seeds_that_differ_end_with_the_first(self):
+    rng = np.random.default_rng(0)
+
+    def cut(seed, start, end):
+      at = slice(start, end)
+      scores = rng.uniform(size=len(seed.iterations))
+      # Seeds of the sweep spend alike, which others need not.
+      generated = seed.generated + rng.integers(9, size=len(scores))
+      return seed._replace(
+        iterations=seed.iterations[at],
+        trained=seed.trained[at],
+        generated=generated[at],
+        generated_tokens=seed.generated_tokens[at],
+        learner_steps=seed.learner_steps[at],
+        scores={'eval/greedy': scores[at]},
+      )
+
+    first = self.sweep.arms[0]
+    # Two evaluations are few, so each seed goes on where the one before ended.
+    seeds = [
+      cut(self._joined(first.seeds[i : i + 2]), i % 2, 4 - i // 2)
+      for i in range(4)
+    ]
+    arm = first._replace(seeds=tuple(seeds))
+    costs, scores = sweep_curves.curve(arm, 'eval/greedy', 3.5)
+    self.assertGreater(len(costs), 1)
+    sweep = self.sweep._replace(arms=(arm,), scores=('eval/greedy',))
+    actual = node(
+      'curveOf(s.arms[0], 3.5)', s=self.packed(sweep, self.question())
+    )
+    expected = np.stack([costs, *curves.quartiles(scores)], axis=1)
+    np.testing.assert_allclose(
+      [[x[k] for k in ('cost', 'low', 'middle', 'high')] for x in actual],
+      expected,
+    )
+
+  def _joined(self, seeds):
+    """One seed with the evaluations of two, one after the other."""
+    one, other = seeds
+    columns = {
+      name: np.concatenate([mine, mine[-1] + yours])
+      for name in (
+        *('iterations', 'learner_steps', 'generated_tokens', 'generated'),
+        'trained',
+      )
+      for mine, yours in [(getattr(one, name), getattr(other, name))]
+    }
+    return one._replace(**columns)
 
   def test_savings_against_mu_take_the_best_baseline_of_each(self):
     question = self.question(level=0.0, baselines='batch_size=8')
