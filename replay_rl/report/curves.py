@@ -92,7 +92,8 @@ def at(values: np.ndarray, place: float) -> float:
 
 
 def on_common_axis(
-  budgets: Sequence[np.ndarray], values: Sequence[np.ndarray]
+  budgets: Sequence[np.ndarray] | np.ndarray,
+  values: Sequence[np.ndarray] | np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Interpolates seeds linearly onto budgets that all of them have spent.
 

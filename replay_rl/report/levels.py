@@ -104,8 +104,11 @@ def compare(
   if math.isnan(saved) or min(len(arm), len(baseline)) < MIN_SEEDS:
     return Comparison(saved, None, None)
   rng = np.random.default_rng(seed)
-  medians = [_resampled_medians(costs, rng) for costs in (arm, baseline)]
-  savings = _saving(*medians, limits)
+  # The arm is drawn first.
+  of_arm, of_baseline = (
+    _resampled_medians(costs, rng) for costs in (arm, baseline)
+  )
+  savings = _saving(of_arm, of_baseline, limits)
   # A resample that does not tell which median is lower says nothing.
   savings = np.sort(savings[~np.isnan(savings)])
   p_value = (1 + int(np.sum(savings <= 0))) / (1 + len(savings))

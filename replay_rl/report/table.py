@@ -207,9 +207,11 @@ def _milestones(
   for name, run in arms.items():
     wall_clock = ''
     if name != baseline:
-      seconds = (spent['seconds'][x].per_seed for x in (name, baseline))
-      is_comparable = _is_timing_comparable(run, arms[baseline])
-      wall_clock = _wall_clock(*seconds, is_comparable)
+      wall_clock = _wall_clock(
+        spent['seconds'][name].per_seed,
+        spent['seconds'][baseline].per_seed,
+        _is_timing_comparable(run, arms[baseline]),
+      )
     milestones[name] = Milestone(
       threshold=level,
       spent={
