@@ -23,6 +23,7 @@ from replay_rl.report import export
 from replay_rl.report import figures
 from replay_rl.report import page
 from replay_rl.report import paper_figures
+from replay_rl.report import readings
 from replay_rl.report import runs
 from replay_rl.report import sample_log
 from replay_rl.report import samples_page
@@ -89,6 +90,7 @@ def _compare_runs(arguments: list[str]) -> int:
   for arm in results.arms:
     if arm.timed:
       print(page.timed_sentence(arm))
+  print(results.rule.in_words())
   print(pathlib.Path(options.out) / 'index.html')
   return 0
 
@@ -124,7 +126,7 @@ def render(options: argparse.Namespace) -> table.Results:
   settings = {
     'baseline': options.baseline or arms[0].name,
     'thresholds': thresholds,
-    'window': options.smooth,
+    'rule': readings.choose(arms, options.window_rollouts),
   }
   results = table.make(arms, **settings)
   drawn = figures.make(arms, **settings)
@@ -148,7 +150,8 @@ def render(options: argparse.Namespace) -> table.Results:
 def terminal_table(results: table.Results) -> rich.table.Table:
   """Returns one line per arm: generated tokens and saving by threshold."""
   grid = rich.table.Table(
-    title='Generated tokens to reach a reward, and saving (medians over seeds)',
+    title=f'Generated tokens to reach a level of {results.rule.score}, and '
+    'saving (medians over seeds)',
     box=rich.box.SIMPLE_HEAD,
   )
   grid.add_column('arm', overflow='fold')
@@ -169,8 +172,10 @@ def _cell(milestone: table.Milestone) -> str:
   spending = milestone.spent['generated_tokens']
   num_seeds = len(spending.per_seed)
   lines = [words.amount(spending.median)]
-  if spending.saving is not None and np.isfinite(spending.saving.median):
-    lines.append(words.percent(spending.saving.median))
+  if spending.saving is not None:
+    saving = spending.saving.comparison.saving
+    if np.isfinite(saving):
+      lines.append(words.percent(saving))
   if milestone.num_reached < num_seeds:
     lines.append(f'({milestone.num_reached} of {num_seeds})')
   return '\n'.join(lines)
@@ -193,13 +198,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     '--thresholds',
     type=_thresholds,
     default=(0.5, 0.6, 0.7),
-    help='rewards to reach, comma-separated (default: .5,.6,.7)',
+    help='levels to reach, comma-separated (default: .5,.6,.7)',
   )
   add(
-    '--smooth',
+    '--window_rollouts',
     type=int,
-    default=5,
-    help='iterations of the trailing mean (default: %(default)s)',
+    help='rollouts of the centred mean (default: five times the largest '
+    'iteration of any arm)',
   )
   add('--baseline', help='name of the arm to compare with (default: the first)')
   add(

@@ -1,59 +1,99 @@
-"""Smooths curves, finds where they cross a value, and aligns them.
+"""Averages curves over equally many rollouts, reads levels, aligns seeds.
 
-Arrays are `[S, I]`: one row per seed, one column per iteration.
+Arms whose iterations differ in size are compared over windows of equally many
+rollouts, so that the same learning curve gives the same means and the same
+noise, in however many pieces it was generated. A window may end within an
+iteration; the part inside counts for its share. As a function of its centre,
+a mean is linear between the centres at which an end of the window passes from
+one iteration to the next, so its values at these centres are all of it.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from replay_rl import tolerances
 
 
-def trailing_mean(values: np.ndarray, window: int) -> np.ndarray:
-  """Averages each value with the `window - 1` before it.
+def centers(counts: np.ndarray, window: int) -> np.ndarray:
+  """Returns the centres between which all means are linear.
 
   Args:
-    values: `[S, I]` float64.
-    window: iterations, at least 1 and at most I.
+    counts: `[I]` whole numbers, rollouts of each iteration of a seed.
+    window: rollouts, at least 1.
 
   Returns:
-    `[S, I]`, NaN in the first `window - 1` columns, where the window is not
-    full, and where a value in the window is NaN.
+    `[N]` increasing float64, rollouts before the centre; empty if the seed has
+    fewer rollouts than the window.
   """
-  windows = np.lib.stride_tricks.sliding_window_view(values, window, axis=1)
-  padding = np.full((values.shape[0], window - 1), np.nan)
-  return np.concatenate([padding, windows.mean(axis=-1)], axis=1)
+  ends = np.append(0.0, np.cumsum(counts))
+  half = window / 2
+  places = np.unique(np.concatenate([ends - half, ends + half]))
+  return places[(places >= half) & (places <= ends[-1] - half)]
 
 
-def crossings(values: np.ndarray, threshold: float) -> np.ndarray:
-  """Finds the first column in which each row reaches a threshold.
+def centered_means(
+  values: np.ndarray, counts: np.ndarray, window: int
+) -> np.ndarray:
+  """Averages over the rollouts of a window around each of the centres.
 
   Args:
-    values: `[S, I]` float64; NaN reaches nothing.
-    threshold: the value to reach.
+    values: `[I]` float64, that of all rollouts of an iteration. An iteration
+      without rollouts has no weight.
+    counts: `[I]`, as in `centers`.
+    window: rollouts.
 
   Returns:
-    `[S]` int64 column; -1 where a row does not reach it.
+    `[N]`, one for each centre; NaN where a value in the window is NaN.
   """
-  is_reached = values >= threshold - tolerances.SCORE
-  return np.where(is_reached.any(axis=1), is_reached.argmax(axis=1), -1)
+  middles = centers(counts, window)
+  ends = np.append(0.0, np.cumsum(counts))
+
+  def sums(of_iterations: np.ndarray) -> np.ndarray:
+    total = np.append(0.0, np.cumsum(of_iterations * counts))
+    high, low = (
+      np.interp(middles + side * window / 2, ends, total) for side in (1, -1)
+    )
+    return high - low
+
+  is_unknown = np.isnan(values)
+  means = sums(np.where(is_unknown, 0, values)) / window
+  return np.where(sums(is_unknown) > 0, np.nan, means)
 
 
-def at(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
-  """Reads one column of each row; infinity where the column is -1.
+def place_of_level(values: np.ndarray, level: float) -> float:
+  """Finds where a curve first reaches a level.
 
   Args:
-    values: `[S, I]` float64.
-    columns: `[S]` int64, as `crossings` returns them.
+    values: `[N]` float64, between which the curve is linear; NaN reaches
+      nothing.
+    level: to reach.
 
   Returns:
-    `[S]` float64.
+    The place along N, such as 2.5 half-way between the third and the fourth;
+    infinity if there is none.
   """
-  picked = np.take_along_axis(values, columns[:, None], axis=1)[:, 0]
-  return np.where(columns < 0, np.inf, picked)
+  is_reached = values >= level - tolerances.SCORE
+  if not is_reached.any():
+    return np.inf
+  place = int(is_reached.argmax())
+  if place == 0 or np.isnan(values[place - 1]):
+    return float(place)
+  low, high = values[place - 1 : place + 1]
+  # At most 1: a value may be below the level by the tolerance.
+  return place - 1 + min(1.0, (level - low) / (high - low))
+
+
+def at(values: np.ndarray, place: float) -> float:
+  """Reads a curve `[N]` at a place; infinity where that is infinite."""
+  if np.isinf(place):
+    return np.inf
+  return float(np.interp(place, np.arange(len(values)), values))
 
 
 def on_common_axis(
-  budgets: np.ndarray, values: np.ndarray
+  budgets: Sequence[np.ndarray] | np.ndarray,
+  values: Sequence[np.ndarray] | np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Interpolates seeds linearly onto budgets that all of them have spent.
 
@@ -61,21 +101,21 @@ def on_common_axis(
   iterations would compare unequal budgets.
 
   Args:
-    budgets: `[S, I]` float64, not falling along a row.
-    values: `[S, I]` float64.
+    budgets: of each of S seeds `[N]` float64, not falling. Seeds may have
+      different N.
+    values: of each seed `[N]` float64.
 
   Returns:
-    `[N]` increasing budgets, those of any seed within the range of all, and
-    `[S, N]` values; N is 0 if nothing is common to all seeds. Points where the
+    `[M]` increasing budgets, those of any seed within the range of all, and
+    `[S, M]` values; M is 0 if nothing is common to all seeds. Points where the
     budget or the value is NaN are left out.
   """
-  is_known = np.isfinite(budgets) & np.isfinite(values)
-  num_seeds = len(values)
-  if not is_known.any(axis=1).all():
-    return np.zeros(0), np.zeros((num_seeds, 0))
-  seeds = [
-    (budgets[s, is_known[s]], values[s, is_known[s]]) for s in range(num_seeds)
-  ]
+  seeds = []
+  for x, y in zip(budgets, values, strict=True):
+    is_known = np.isfinite(x) & np.isfinite(y)
+    if not is_known.any():
+      return np.zeros(0), np.zeros((len(values), 0))
+    seeds.append((x[is_known], y[is_known]))
   start = max(x[0] for x, _ in seeds)
   end = min(x[-1] for x, _ in seeds)
   grid = np.unique(np.concatenate([x for x, _ in seeds]))

@@ -13,6 +13,7 @@ from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 
 from replay_rl.report import curves
+from replay_rl.report import readings
 from replay_rl.report import runs
 
 # Okabe and Ito's colours without the yellow, which is too light for lines; the
@@ -97,7 +98,7 @@ def draw_curves(
   arms: list[StyledRun],
   budget: str,
   key: str,
-  window: int,
+  window: int | None,
 ) -> None:
   """Draws a value of every arm against a budget.
 
@@ -106,7 +107,8 @@ def draw_curves(
     arms: what to draw; an arm without the value or the budget has no line.
     budget: key of the horizontal axis, in `BUDGET_LABELS`.
     key: the value.
-    window: iterations of the trailing mean.
+    window: rollouts of the centred mean, against what was spent before them;
+      None to draw evaluations, against what was spent when they were made.
   """
   is_drawn = [_draw_curve(panel, arm, budget, key, window) for arm in arms]
   if not any(is_drawn):
@@ -118,11 +120,19 @@ def draw_curves(
 
 
 def _draw_curve(
-  panel: mpl_axes.Axes, arm: StyledRun, budget: str, key: str, window: int
+  panel: mpl_axes.Axes,
+  arm: StyledRun,
+  budget: str,
+  key: str,
+  window: int | None,
 ) -> bool:
   """Draws median and quartiles of a curve; False if there is nothing."""
-  values = curves.trailing_mean(arm.run.column(key), window)
-  grid, values = curves.on_common_axis(arm.run.column(budget), values)
+  if window is None:
+    budgets, values = arm.run.column(budget), arm.run.column(key)
+  else:
+    budgets = readings.spent_before(arm.run, budget, window)
+    values = readings.smoothed(arm.run, key, window)
+  grid, values = curves.on_common_axis(budgets, values)
   if not grid.size:
     return False
   low, middle, high = curves.quartiles(values)

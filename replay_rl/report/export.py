@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from replay_rl.report import bootstrap
+from replay_rl.report import levels
 from replay_rl.report import table
 
 
@@ -19,11 +20,16 @@ def to_json(results: table.Results) -> str:
   """
   content = {
     'baseline': results.baseline,
-    'smoothing': {'method': 'trailing mean', 'iterations': results.window},
+    'levels': {
+      'score': results.rule.score,
+      'evaluated_every_cost': results.rule.every_cost,
+      'window_rollouts': results.rule.window,
+    },
     'interval': {
       'confidence': bootstrap.CONFIDENCE,
-      'method': 'percentile bootstrap of the median over seeds',
-      'resamples': bootstrap.NUM_RESAMPLES,
+      'method': 'percentile bootstrap of the ratio of medians, not paired',
+      'resamples': levels.NUM_RESAMPLES,
+      'fewest_seeds': levels.MIN_SEEDS,
     },
     'arms': [_arm(arm) for arm in results.arms],
   }
@@ -34,7 +40,7 @@ def to_csv(results: table.Results) -> str:
   """Writes one line per arm, threshold and seed, and one for their median.
 
   A seed that did not reach the threshold has spent `inf`; an unknown value is
-  empty. The line of the median holds the interval of a saving.
+  empty. Savings, their intervals and p-values are in the line of the median.
   """
   lines = io.StringIO()
   writer = csv.writer(lines, lineterminator='\n')
@@ -57,7 +63,8 @@ def to_csv(results: table.Results) -> str:
   return lines.getvalue()
 
 
-_ENDS = ('', '_low', '_high')  # Of the names of a saving and of its interval.
+# Of the names of a saving, its interval and its p-value after Holm.
+_ENDS = ('', '_low', '_high', '_p')
 
 
 def _csv_numbers(
@@ -77,13 +84,12 @@ def _csv_numbers(
 
 
 def _csv_saving(saving: table.Saving | None, index: int | None) -> list[float]:
-  """Returns the saving and, for the median, the ends of its interval."""
-  if saving is None:
-    return [np.nan] * 3
-  if index is None:
-    return [saving.median, *(saving.interval or (np.nan, np.nan))]
-  per_seed = saving.per_seed[index] if saving.per_seed.size else np.nan
-  return [float(per_seed), np.nan, np.nan]
+  """Returns the saving, its interval and p-value; a seed has none of them."""
+  if saving is None or index is not None:
+    return [np.nan] * len(_ENDS)
+  value, interval, _ = saving.comparison
+  adjusted = np.nan if saving.adjusted is None else saving.adjusted
+  return [value, *(interval or (np.nan, np.nan)), adjusted]
 
 
 def _arm(arm: table.Arm) -> dict[str, Any]:
@@ -112,10 +118,11 @@ def _milestone(milestone: table.Milestone) -> dict[str, Any]:
     saving = spending.saving
     if saving is not None:
       content[name]['saving'] = {
-        'median': _finite(saving.median),
-        'per_seed': [_finite(value) for value in saving.per_seed],
-        'interval': saving.interval,
-        'is_paired_by_seed': bool(saving.per_seed.size),
+        'of_medians': _finite(saving.comparison.saving),
+        'interval': saving.comparison.interval
+        and [_finite(end) for end in saving.comparison.interval],
+        'p_value': saving.comparison.p_value,
+        'p_value_holm': saving.adjusted,
       }
   content['entropy'] = _per_seed(milestone.entropy)
   content['wall_clock'] = milestone.wall_clock or None

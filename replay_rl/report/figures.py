@@ -1,7 +1,7 @@
 """The report's figures, drawn with matplotlib and returned as PNG.
 
 Lines are medians over seeds, bands the quartiles, after each seed's curve was
-smoothed by a trailing mean and put on a common axis.
+averaged over windows of equally many rollouts and put on a common axis.
 """
 
 import math
@@ -14,6 +14,7 @@ from matplotlib import axes as mpl_axes
 
 from replay_rl.report import curves
 from replay_rl.report import drawing
+from replay_rl.report import readings
 from replay_rl.report import runs
 
 _OFF_POLICY = {
@@ -46,15 +47,15 @@ def make(
   *,
   baseline: str,
   thresholds: tuple[float, ...],
-  window: int,
+  rule: readings.Rule,
 ) -> list[Figure]:
   """Draws all figures that the runs hold values for.
 
   Args:
     arms: runs with different names.
     baseline: name of the arm drawn in grey.
-    thresholds: rewards marked in the reward figure.
-    window: iterations of the trailing mean, at most those of a run.
+    thresholds: levels marked in the figure of the score that is read.
+    rule: how levels are read, from `readings.choose` on these arms.
 
   Returns:
     The figures, in the order of the page.
@@ -62,13 +63,43 @@ def make(
   styled = drawing.style(arms, baseline)
   with matplotlib.rc_context(drawing.STYLE):
     drawn = [
-      _reward(styled, thresholds, window),
-      _entropy(styled, window),
+      _held_out(styled, thresholds if rule.score == runs.GREEDY else ()),
+      _reward(
+        styled, thresholds if rule.score == 'reward' else (), rule.window
+      ),
+      _entropy(styled, rule.window),
       _histograms(styled),
-      _off_policy(styled, window),
+      _off_policy(styled, rule.window),
       _evaluation(styled),
     ]
     return [figure for figure in drawn if figure is not None]
+
+
+def _held_out(
+  arms: list[drawing.StyledRun], thresholds: tuple[float, ...]
+) -> Figure | None:
+  if not any(_has(arm.run, runs.GREEDY) for arm in arms):
+    return None
+  figure, (panels,) = drawing.panels(arms, rows=1, columns=2, height=3.8)
+  for panel, budget in zip(panels, (runs.COST, runs.SECONDS), strict=True):
+    drawing.draw_curves(panel, arms, budget, runs.GREEDY, None)
+    _mark(panel, thresholds)
+  panels[0].set_ylabel(f'{runs.GREEDY}, held-out prompts')
+  return Figure(
+    'held_out',
+    'Mean reward of greedy responses to held-out prompts, at each evaluation, '
+    'against cost and against wall-clock. Line: median over seeds; band: '
+    f'quartiles.{_LEVELS if thresholds else ""}',
+    drawing.png(figure),
+  )
+
+
+_LEVELS = ' Dashed lines are the levels of the table.'
+
+
+def _mark(panel: mpl_axes.Axes, thresholds: tuple[float, ...]) -> None:
+  for threshold in thresholds:
+    panel.axhline(threshold, color='#b3b3b3', linewidth=1, dashes=(2, 2))
 
 
 def _reward(
@@ -78,13 +109,12 @@ def _reward(
   for panel, budget in zip(grid.flat, drawing.BUDGET_LABELS, strict=True):
     drawing.draw_curves(panel, arms, budget, 'reward', window)
     panel.set_ylabel(f'reward{_smoothed(window)}')
-    for threshold in thresholds:
-      panel.axhline(threshold, color='#b3b3b3', linewidth=1, dashes=(2, 2))
+    _mark(panel, thresholds)
   return Figure(
     'reward',
     'Reward of fresh rollouts against four budgets: higher at equal budget is '
-    'better, and further left at equal reward is cheaper. Dashed lines are the '
-    f'thresholds of the table. {_line_reading(window)}',
+    'better, and further left at equal reward is cheaper. '
+    f'{_line_reading(window)}{_LEVELS if thresholds else ""}',
     drawing.png(figure),
   )
 
@@ -165,11 +195,11 @@ def _evaluation(arms: list[drawing.StyledRun]) -> Figure | None:
     return None
   single = next(
     key
-    for key in ('eval/greedy', 'eval/mean_at_n', f'eval/pass_at_{ks[0]}')
+    for key in (runs.GREEDY, 'eval/mean_at_n', f'eval/pass_at_{ks[0]}')
     if any(_has(arm.run, key) for arm in arms)
   )
   figure, (panels,) = drawing.panels(arms, rows=1, columns=2, height=3.8)
-  drawing.draw_curves(panels[0], arms, runs.TOKENS, single, 1)
+  drawing.draw_curves(panels[0], arms, runs.TOKENS, single, None)
   for index, arm in enumerate(arms):
     _draw_best_pass_at_k(panels[1], arm, ks, index - (len(arms) - 1) / 2)
   panels[0].set_ylabel(f'{single}, held-out prompts')
@@ -299,13 +329,11 @@ def _total(run: runs.Run, key: str) -> int:
 
 
 def _smoothed(window: int) -> str:
-  return f', mean of {window} iterations' if window > 1 else ''
+  return f', mean of {window:,} rollouts'
 
 
 def _line_reading(window: int) -> str:
-  smoothing = (
-    f', each seed averaged over the last {window} iterations'
-    if window > 1
-    else ''
+  return (
+    'Line: median over seeds; band: quartiles, each seed averaged over centred '
+    f'windows of {window:,} rollouts, against what was spent before them.'
   )
-  return f'Line: median over seeds; band: quartiles{smoothing}.'

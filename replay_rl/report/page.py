@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import math
 import string
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ import numpy as np
 
 from replay_rl.report import bootstrap
 from replay_rl.report import figures
+from replay_rl.report import levels
 from replay_rl.report import runs
 from replay_rl.report import table
 from replay_rl.report import words
@@ -51,7 +53,7 @@ $style
 $link<h2>What was run</h2>
 $arms
 $differences
-<h2>What it took to reach a reward</h2>
+<h2>What it took to reach a level</h2>
 $results
 <h2>At the end</h2>
 $ends
@@ -111,6 +113,13 @@ def differences(arms: list[runs.Run]) -> dict[str, list[str]]:
   return {field: row for field, row in values.items() if len(set(row)) > 1}
 
 
+def for_script(content: Any) -> str:
+  """Returns JSON in ASCII that can stand inside a script element."""
+  packed = json.dumps(content, separators=(',', ':'), allow_nan=False)
+  # So that no text ends the element, nor opens a comment in it.
+  return packed.replace('<', r'\u003c')
+
+
 def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
   """Says, at the highest threshold known, what time an arm took."""
   pairs = list(zip(arm.milestones, baseline.milestones, strict=True))
@@ -118,25 +127,25 @@ def _wall_clock_sentence(arm: table.Arm, baseline: table.Arm) -> str:
   if not known:
     return (
       f'{arm.name}: wall-clock against the baseline is unknown (no timing, '
-      'another hardware or number of seeds, or a reward the baseline did not '
+      'another hardware or number of seeds, or a level the baseline did not '
       'reach).'
     )
   ours, theirs = max(known, key=lambda pair: pair[0].threshold)
   seconds = ours.spent['seconds'].median
   took = f'took {seconds:.3g} s' if np.isfinite(seconds) else 'was not reached'
   sentence = (
-    f'{arm.name}: reward {ours.threshold:g} {took}, against '
+    f'{arm.name}: level {ours.threshold:g} {took}, against '
     f'{theirs.spent["seconds"].median:.3g} s of the baseline: wall-clock '
     f'{ours.wall_clock}'
   )
   saving = ours.spent['generated_tokens'].saving
-  if saving is None or not np.isfinite(saving.median):
+  if saving is None or not np.isfinite(saving.comparison.saving):
     return f'{sentence}.'
-  is_lower = saving.median > 0
+  is_lower = saving.comparison.saving > 0
   is_faster = ours.wall_clock == 'improved'
   joined = 'and' if is_lower == is_faster else 'although'
   moved = 'fell' if is_lower else 'did not fall'
-  change = words.percent(-saving.median)
+  change = words.percent(-saving.comparison.saving)
   return f'{sentence}, {joined} generated tokens {moved} ({change}).'
 
 
@@ -184,7 +193,7 @@ def _results(results: table.Results) -> str:
   groups = []
   for index, milestone in enumerate(results.arms[0].milestones):
     groups.append(
-      f'<tr><th colspan="8">reward {milestone.threshold:g}</th></tr>'
+      f'<tr><th colspan="8">level {milestone.threshold:g}</th></tr>'
     )
     groups += [_row(_result(arm, index)) for arm in results.arms]
   header = [
@@ -197,23 +206,18 @@ def _results(results: table.Results) -> str:
     'wall-clock, s',
     'entropy, nats per token',
   ]
-  smoothing = (
-    f'the mean of its last {results.window} iterations'
-    if results.window > 1
-    else 'its value at an iteration, not smoothed,'
-  )
   counts = sorted({len(arm.seeds) for arm in results.arms})
   return (
-    '<p>A seed reaches a reward at the first iteration at which '
-    f'{smoothing} is at least the threshold. Large numbers are medians over '
-    'seeds, in which a seed that did not reach the reward counts as infinite; '
-    'small numbers are those of each seed. Savings are 1 − arm / baseline, '
-    'paired by seed where the seeds are the same, with a '
-    f'{100 * bootstrap.CONFIDENCE:.0f} % interval in brackets: percentile '
-    'bootstrap of the median over seeds, '
-    f'{bootstrap.NUM_RESAMPLES} resamples, '
-    f'n = {" or ".join(map(str, counts))} seeds. With few seeds '
-    'such an interval is rough and tends to be too narrow.</p>\n'
+    f'<p>{_text(results.rule.in_words())} Large numbers are medians over '
+    'seeds. In these, a seed that did not reach the level counts as infinite, '
+    'and so does one of the same arm that needed more than that seed had. '
+    'Small numbers are those of each seed. Savings are 1 − the ratio of the '
+    f'medians of arm and baseline, with a {100 * bootstrap.CONFIDENCE:.0f} % '
+    f'interval in brackets: percentile bootstrap, {levels.NUM_RESAMPLES:,} '
+    'resamples, seeds of both arms drawn apart, from '
+    f'{levels.MIN_SEEDS} seeds on; here n = {" or ".join(map(str, counts))} '
+    'seeds. p is of no saving, one-sided, after Holm for the arms at a level; '
+    f'a saving is claimed below {levels.MAX_P_VALUE:g}.</p>\n'
   ) + _table(header, groups)
 
 
@@ -233,13 +237,14 @@ def _result(arm: table.Arm, index: int) -> list[str]:
 def _saving(saving: table.Saving | None) -> str:
   if saving is None:
     return 'baseline'
-  text = words.percent(saving.median)
-  if saving.interval is not None:
-    low, high = map(words.percent, saving.interval)
+  value, interval, _ = saving.comparison
+  text = words.percent(value)
+  if interval is not None:
+    low, high = map(words.percent, interval)
     text += f' [{low},\N{NO-BREAK SPACE}{high}]'
-  if not saving.per_seed.size:
-    return f'{text}<small>not paired</small>'
-  return text + _small(map(words.percent, saving.per_seed))
+  if saving.adjusted is not None:
+    text += f'<small>p = {saving.adjusted:.4f}</small>'
+  return text
 
 
 def _ends(results: table.Results) -> str:
@@ -263,9 +268,10 @@ def _ends(results: table.Results) -> str:
     'seconds per iteration',
   ]
   return (
-    '<p>Reward and entropy are smoothed as above. The replay ratio is uses per '
-    'generated rollout; of those that the buffer took, it is higher where '
-    'others were dropped. Seconds are the median over iterations, of all seeds '
+    '<p>Reward and entropy are means over the last '
+    f'{results.rule.window:,} rollouts. The replay ratio is uses per generated '
+    'rollout; of those that the buffer took, it is higher where others were '
+    'dropped. Seconds are the median over iterations, of all seeds '
     'together, without the iterations that compile.</p>\n'
   ) + _table(header, [_row(row) for row in rows])
 

@@ -20,11 +20,14 @@ from replay_rl import json_files
 STEPS = 'learner_step'
 TOKENS = 'ledger/generated_tokens'
 COST = 'ledger/cost_units'
+ROLLOUTS = 'ledger/rollouts'  # Generated, those that were dropped included.
+GREEDY = 'eval/greedy'
 SECONDS = 'timing/cumulative_seconds'  # Made here, from timing.jsonl.
 
 # Running totals: what a curve can be drawn against.
 BUDGETS = (STEPS, TOKENS, COST)
-REQUIRED = ('iteration', 'seed', 'reward', *BUDGETS)
+_TOTALS = (*BUDGETS, ROLLOUTS)
+REQUIRED = ('iteration', 'seed', 'reward', *_TOTALS)
 _HISTOGRAM = 'histogram/'  # A part of the whole: the lines add up.
 _OF_BUFFER = 'buffer_histogram/'  # Of what the buffer holds after the line.
 
@@ -143,7 +146,7 @@ def read(folder: str) -> Run:
     )
     for key in keys
   }
-  for key in BUDGETS:
+  for key in _TOTALS:
     falls = np.argwhere(np.diff(values[key], axis=1) < 0)
     if falls.size:
       raise ValueError(

@@ -202,7 +202,6 @@ def _header(name: str) -> str:
 
 
 def _pack(arms: Sequence[sample_log.ShownSamples]) -> str:
-  """Returns JSON in ASCII that can stand inside a script element."""
   places = {}
 
   def cell(name, value):
@@ -215,14 +214,11 @@ def _pack(arms: Sequence[sample_log.ShownSamples]) -> str:
     for arm in arms
     for values in ({'arm': arm.arm} | line._asdict() for line in arm.kept)
   ]
-  packed = json.dumps(
+  return page.for_script(
     {
       'columns': list(_COLUMNS),
       'interned': _INTERNED,
       'rows': rows,
       'texts': list(places),
-    },
-    separators=(',', ':'),
+    }
   )
-  # So that no text ends the element, nor opens a comment in it.
-  return packed.replace('<', r'\u003c')

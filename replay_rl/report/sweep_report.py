@@ -3,7 +3,8 @@
 Prints a line for each arm: the fields that name it, the median cost of
 reaching the level with its interval, how many seeds did not get there, and the
 saving against the baseline. The folder `--out` gets the same as table.csv, all
-seeds as seeds.csv, and figures, each with its numbers as CSV.
+seeds as seeds.csv, figures, each with its numbers as CSV, and index.html, a
+page in which level, mu and arms can be chosen.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from replay_rl.report import sweep_data
 from replay_rl.report import sweep_drawing
 from replay_rl.report import sweep_figures
 from replay_rl.report import sweep_heat_map
+from replay_rl.report import sweep_page
 from replay_rl.report import sweep_saving
 
 
@@ -82,12 +84,14 @@ def run(options: argparse.Namespace) -> None:
   (out / 'seeds.csv').write_text(_seeds(sweep, costs, options.mu), 'utf-8')
   for figure in drawn:
     sweep_drawing.write(figure, out)
+  (out / sweep_page.FILE).write_text(sweep_page.make(sweep, question), 'utf-8')
   console = rich.console.Console()
   console.print(
     level_table.table(rows, baseline=baseline.arm.name, budget=costs.budget)
   )
   for figure in drawn:
     sweep_drawing.say(console, figure, out)
+  print(out / sweep_page.FILE)
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
-"""What each arm spent to reach a reward, and how much less than the baseline.
+"""What each arm spent to reach a level, and how much less than the baseline.
 
-In all arrays infinity means that a seed did not reach the reward, and NaN that
-the value is unknown. A median counts the seeds that did not reach the reward as
+In all arrays infinity means that a seed did not reach the level, and NaN that
+the value is unknown. A median counts the seeds that did not reach the level as
 infinite; it never leaves them out.
 """
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay_rl.report import bootstrap
-from replay_rl.report import curves
+from replay_rl.report import levels
+from replay_rl.report import readings
 from replay_rl.report import runs
 
 # Names in table.json and table.csv of what is spent.
@@ -20,22 +20,19 @@ SPENT = {
   'seconds': runs.SECONDS,
 }
 SAVED = ('generated_tokens', 'cost_units')  # Those with a saving.
+_SEED_OF_BOOTSTRAP = 0
 
 
 class Saving(NamedTuple):
-  """Share of the baseline's spending that an arm did without.
+  """Share of the baseline's median spending that an arm did without.
 
-  per_seed: `[S]`, 1 - arm / baseline of the same seed; -inf where only the
-    baseline reached the reward, NaN where the baseline did not. Empty if the
-    arms have different seeds.
-  median: over `per_seed`; without common seeds, 1 - the ratio of medians.
-  interval: percentile bootstrap of the median over seeds. None if a seed is
-    not finite or an arm has one seed.
+  comparison: the saving, its interval and p-value; seeds are not paired.
+  adjusted: p-value after Holm, for all arms that are compared at the level;
+    None where there is no p-value.
   """
 
-  per_seed: np.ndarray
-  median: float
-  interval: tuple[float, float] | None
+  comparison: levels.Comparison
+  adjusted: float | None
 
 
 class Spending(NamedTuple):
@@ -46,16 +43,16 @@ class Spending(NamedTuple):
 
   @property
   def median(self) -> float:
-    """Median over seeds, infinite if too few of them reached the reward."""
+    """Median over seeds, infinite if too few of them reached the level."""
     return float(np.median(self.per_seed))
 
 
 class Milestone(NamedTuple):
-  """What an arm had spent when its smoothed reward first reached a threshold.
+  """What an arm had spent when it reached a level.
 
-  threshold: reward.
+  threshold: the level.
   spent: name in `SPENT` -> spending.
-  entropy: `[S]`, nats per token, smoothed like the reward, at that iteration.
+  entropy: `[S]`, nats per token, smoothed, when the level was reached.
   wall_clock: 'improved', 'not improved' or 'unknown', the medians of seconds
     against the baseline's; '' for the baseline.
   """
@@ -72,9 +69,9 @@ class Milestone(NamedTuple):
 
 
 class Arm(NamedTuple):
-  """One line of the table. `[S]` values are those of the last iteration.
+  """One line of the table. `[S]` values are those at the end of the run.
 
-  reward, entropy: `[S]`, smoothed.
+  reward, entropy: `[S]`, means over the last window.
   replay_ratio: `[S]`, realised uses per generated rollout.
   replay_ratio_inserted: `[S]`, the same per rollout that the buffer took.
   generation_flops: `[S]`, share of all estimated FLOPs spent on generation.
@@ -99,10 +96,10 @@ class Arm(NamedTuple):
 
 
 class Results(NamedTuple):
-  """baseline: its name. window: iterations of the trailing mean."""
+  """baseline: its name. rule: how the levels were read."""
 
   baseline: str
-  window: int
+  rule: readings.Rule
   arms: tuple[Arm, ...]
 
 
@@ -111,85 +108,70 @@ def make(
   *,
   baseline: str,
   thresholds: tuple[float, ...],
-  window: int,
+  rule: readings.Rule,
 ) -> Results:
   """Computes the table.
 
   Args:
     arms: runs with different names.
     baseline: name of the arm that the others are compared with.
-    thresholds: rewards, on the scale of the task.
-    window: iterations of the trailing mean of reward and entropy.
+    thresholds: levels, on the scale of the task.
+    rule: how levels are read, from `readings.choose` on these arms.
 
   Returns:
     The table, with the arms in the order given.
 
   Raises:
-    ValueError: if the baseline is not an arm, or a run is shorter than the
-      window.
+    ValueError: if the baseline is not an arm.
   """
-  for run in arms:
-    if not 1 <= window <= len(run.iterations):
-      raise ValueError(
-        f'smooth = {window}: must be between 1 and the '
-        f'{len(run.iterations)} iterations of run {run.name!r}'
-      )
   by_name = {run.name: run for run in arms}
   if baseline not in by_name:
     raise ValueError(
       f'baseline = {baseline!r}: must be one of {sorted(by_name)}'
     )
-  rows = [_arm(run, by_name[baseline], thresholds, window) for run in arms]
-  return Results(baseline, window, tuple(rows))
+  by_level = [_milestones(by_name, baseline, x, rule) for x in thresholds]
+  rows = [
+    _arm(run, tuple(of_arm[run.name] for of_arm in by_level), rule)
+    for run in arms
+  ]
+  return Results(baseline, rule, tuple(rows))
 
 
-def saving(
-  spent: np.ndarray, baseline: np.ndarray, *, is_paired: bool
-) -> Saving:
-  """Compares what an arm spent with what the baseline spent.
+def savings(
+  spent: dict[str, readings.Spent], baseline: str
+) -> dict[str, Saving]:
+  """Compares what each arm spent with what the baseline spent.
 
   Args:
-    spent: `[S]`, infinite where a seed did not reach the reward.
-    baseline: `[S']`, the same of the baseline.
-    is_paired: whether equal positions are equal seeds.
+    spent: arm -> what its seeds spent to reach a level.
+    baseline: one of these arms.
 
   Returns:
-    The saving. The bootstrap draws seeds with replacement, in pairs if there
-    are pairs, always the same.
+    Each other arm -> its saving, adjusted for the number of them.
   """
-  if is_paired:
-    per_seed = _saved_share(spent, baseline)
-    median = float(np.median(per_seed))
-  else:
-    per_seed = np.zeros(0)
-    median = float(_saved_share(np.median(spent), np.median(baseline)))
-  if not (np.isfinite(spent).all() and np.isfinite(baseline).all()):
-    return Saving(per_seed, median, None)
-
-  def unpaired(spent, baseline, axis):
-    return 1 - np.median(spent, axis=axis) / np.median(baseline, axis=axis)
-
-  interval = bootstrap.interval(
-    (per_seed,) if is_paired else (spent, baseline),
-    np.median if is_paired else unpaired,
-    confidence=bootstrap.CONFIDENCE,
-    num_resamples=bootstrap.NUM_RESAMPLES,
-    seed=0,
-  )
-  return Saving(per_seed, median, interval)
-
-
-def _saved_share(spent: np.ndarray, baseline: np.ndarray) -> np.ndarray:
-  """Returns 1 - spent / baseline; NaN where the baseline is not finite."""
-  known = np.where(np.isfinite(baseline), baseline, np.nan)
-  return 1 - spent / known
+  compared = {
+    name: levels.compare(
+      arm.per_seed,
+      spent[baseline].per_seed,
+      seed=_SEED_OF_BOOTSTRAP,
+      limits=(arm.limit, spent[baseline].limit),
+    )
+    for name, arm in spent.items()
+    if name != baseline
+  }
+  tested = {
+    name: one.p_value
+    for name, one in compared.items()
+    if one.p_value is not None
+  }
+  adjusted = dict(zip(tested, levels.holm(list(tested.values())), strict=True))
+  return {
+    name: Saving(one, adjusted.get(name)) for name, one in compared.items()
+  }
 
 
 def _arm(
-  run: runs.Run,
-  baseline: runs.Run,
-  thresholds: tuple[float, ...],
-  window: int,
+  run: runs.Run, milestones: tuple[Milestone, ...], rule: readings.Rule
 ) -> Arm:
   generated = run.column('ledger/prefill_flops') + run.column(
     'ledger/decode_flops'
@@ -201,45 +183,63 @@ def _arm(
     known = values[~run.is_first & np.isfinite(values)]
     return float(np.median(known)) if known.size else np.nan
 
+  reward, entropy = (
+    np.array([means[-1] for means in readings.smoothed(run, key, rule.window)])
+    for key in ('reward', 'entropy')
+  )
   return Arm(
     name=run.name,
     seeds=run.seeds,
     num_iterations=len(run.iterations),
-    reward=curves.trailing_mean(run.column('reward'), window)[:, -1],
-    entropy=curves.trailing_mean(run.column('entropy'), window)[:, -1],
+    reward=reward,
+    entropy=entropy,
     replay_ratio=run.column('replay_ratio')[:, -1],
     replay_ratio_inserted=run.column('replay_ratio_inserted')[:, -1],
     generation_flops=(generated / total)[:, -1],
     seconds_per_iteration=median(run.seconds),
     timed={key: median(run.timed[key]) for key in sorted(run.timed)},
     mu=str(run.config.get('mu', 'unknown')),
-    milestones=tuple(
-      _milestone(run, baseline, threshold, window) for threshold in thresholds
-    ),
+    milestones=milestones,
   )
 
 
-def _milestone(
-  run: runs.Run, baseline: runs.Run, threshold: float, window: int
-) -> Milestone:
-  columns = _crossings(run, threshold, window)
-  baseline_columns = _crossings(baseline, threshold, window)
-  entropies = curves.trailing_mean(run.column('entropy'), window)
-  is_baseline = run.name == baseline.name
-  is_paired = np.array_equal(run.seeds, baseline.seeds)
-  spent = {}
-  wall_clock = ''
-  for name, key in SPENT.items():
-    per_seed = curves.at(run.column(key), columns)
-    reference = curves.at(baseline.column(key), baseline_columns)
-    saved = None
-    if name in SAVED and not is_baseline:
-      saved = saving(per_seed, reference, is_paired=is_paired)
-    spent[name] = Spending(per_seed, saved)
-    if name == 'seconds' and not is_baseline:
-      is_comparable = _is_timing_comparable(run, baseline)
-      wall_clock = _wall_clock(per_seed, reference, is_comparable)
-  return Milestone(threshold, spent, curves.at(entropies, columns), wall_clock)
+def _milestones(
+  arms: dict[str, runs.Run],
+  baseline: str,
+  level: float,
+  rule: readings.Rule,
+) -> dict[str, Milestone]:
+  """Returns the milestone of each arm at a level."""
+  spent = {
+    measure: {
+      name: readings.spent(run, level, key, rule) for name, run in arms.items()
+    }
+    for measure, key in SPENT.items()
+  }
+  saved = {measure: savings(spent[measure], baseline) for measure in SAVED}
+  milestones = {}
+  for name, run in arms.items():
+    wall_clock = ''
+    if name != baseline:
+      wall_clock = _wall_clock(
+        spent['seconds'][name].per_seed,
+        spent['seconds'][baseline].per_seed,
+        _is_timing_comparable(run, arms[baseline]),
+      )
+    milestones[name] = Milestone(
+      threshold=level,
+      spent={
+        measure: Spending(
+          of_arms[name].per_seed, saved.get(measure, {}).get(name)
+        )
+        for measure, of_arms in spent.items()
+      },
+      entropy=readings.value_when(
+        run, 'entropy', spent['cost_units'][name].per_seed, rule.window
+      ),
+      wall_clock=wall_clock,
+    )
+  return milestones
 
 
 def _is_timing_comparable(run: runs.Run, baseline: runs.Run) -> bool:
@@ -250,11 +250,6 @@ def _is_timing_comparable(run: runs.Run, baseline: runs.Run) -> bool:
   return (
     len(run.seeds) == len(baseline.seeds) and run.hardware == baseline.hardware
   )
-
-
-def _crossings(run: runs.Run, threshold: float, window: int) -> np.ndarray:
-  rewards = curves.trailing_mean(run.column('reward'), window)
-  return curves.crossings(rewards, threshold)
 
 
 def _wall_clock(

@@ -1,56 +1,105 @@
-"""Tests of smoothing, crossings and the common axis, with values by hand."""
+"""Tests of windows, levels and the common axis, with values by hand."""
 
+import fractions
+
+import hypothesis
 import numpy as np
 from absl.testing import absltest
+from absl.testing import parameterized
+from hypothesis import strategies as st
 
 from replay_rl.report import curves
 
 NAN = np.nan
+INF = np.inf
 
 
-class TrailingMeanTest(absltest.TestCase):
-  def test_means_end_at_each_value_and_wait_for_a_full_window(self):
-    values = np.array([[1.0, 2.0, 6.0, 4.0], [0.0, 0.0, 3.0, 3.0]])
-    np.testing.assert_allclose(
-      curves.trailing_mean(values, 3),
-      [[NAN, NAN, 3, 4], [NAN, NAN, 1, 2]],
+def _means(values, counts, window):
+  return curves.centered_means(np.array(values), np.array(counts), window)
+
+
+class WindowTest(absltest.TestCase):
+  def test_centres_are_where_an_end_leaves_an_iteration(self):
+    # Iterations end at 4, 6 and 12; the window is 2.5 on each side.
+    np.testing.assert_array_equal(
+      curves.centers(np.array([4, 2, 6]), 5), [2.5, 3.5, 6.5, 8.5, 9.5]
     )
 
-  def test_a_window_of_one_changes_nothing(self):
-    values = np.random.default_rng(0).normal(size=(2, 5))
-    np.testing.assert_array_equal(curves.trailing_mean(values, 1), values)
+  def test_an_iteration_counts_for_the_share_that_is_inside(self):
+    # Around 3.5 the window holds 1 to 6: three of four rollouts of the first
+    # iteration, and the second; around 6.5, 4 to 9: the second, and half the
+    # third.
+    np.testing.assert_allclose(
+      _means([10.0, 20.0, 40.0], [4, 2, 6], 5),
+      [(40 + 20) / 5, (30 + 40) / 5, (40 + 120) / 5, 40, 40],
+    )
+
+  def test_a_window_of_the_whole_run_has_one_place(self):
+    np.testing.assert_array_equal(_means([1.0, 4.0], [1, 2], 3), [3])
+    self.assertEmpty(_means([1.0, 4.0], [1, 2], 4))
 
   def test_an_unknown_value_makes_its_windows_unknown_and_no_other(self):
-    values = np.array([[1.0, NAN, 3.0, 5.0]])
     np.testing.assert_array_equal(
-      curves.trailing_mean(values, 2), [[NAN, NAN, NAN, 4]]
+      _means([2.0, 2.0, NAN, 5.0, 5.0], [2] * 5, 3),
+      [2, 2, NAN, NAN, NAN, NAN, 5, 5],
     )
 
+  def test_an_iteration_without_rollouts_has_no_weight(self):
+    for value in (NAN, 7.0):
+      np.testing.assert_array_equal(
+        _means([1.0, value, 3.0], [2, 0, 2], 2), [1, 3]
+      )
 
-class CrossingsTest(absltest.TestCase):
-  def test_the_first_column_at_or_above_the_threshold_counts(self):
-    values = np.array(
-      [
-        [0.1, 0.5, 0.4, 0.9],
-        [NAN, 0.4, 0.45, 0.6],
-        [0.1, 0.2, 0.3, 0.4],
-        [0.7, 0.1, 0.1, 0.1],
-      ]
-    )
-    np.testing.assert_array_equal(curves.crossings(values, 0.5), [1, 3, -1, 0])
+  @hypothesis.given(
+    st.lists(
+      st.tuples(st.integers(-9, 9), st.integers(1, 9)), min_size=1, max_size=7
+    ),
+    st.integers(1, 30),
+  )
+  def test_a_window_is_the_mean_of_its_rollouts(self, iterations, window):
+    values, counts = zip(*iterations, strict=True)
+    centers = curves.centers(np.array(counts), window)
+    means = _means(np.array(values, float), counts, window)
+    # Half rollouts, so that no centre cuts one.
+    halves = np.repeat(values, [2 * n for n in counts])
+    self.assertLen(means, len(centers))
+    for center, mean in zip(centers, means, strict=True):
+      start = fractions.Fraction(center) * 2 - window
+      self.assertEqual(start.denominator, 1)
+      inside = halves[int(start) : int(start) + 2 * window]
+      self.assertLen(inside, 2 * window)
+      self.assertAlmostEqual(mean, inside.mean())
 
-  def test_a_float32_reward_equal_to_the_threshold_reaches_it(self):
+
+class LevelTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([0.1, 0.5, 0.4, 0.9], 1),
+    ([0.1, 0.4, 0.8, 0.9], 1.25),  # A quarter of the way from .4 to .8.
+    ([NAN, 0.4, 0.45, 0.6], 2 + 1 / 3),
+    ([0.1, NAN, 0.6], 2),
+    ([0.7, 0.1, 0.1], 0),
+    ([0.1, 0.2, 0.4], INF),
+    ([NAN, NAN], INF),
+  )
+  def test_the_first_place_counts(self, values, expected):
+    actual = curves.place_of_level(np.array(values), 0.5)
+    self.assertAlmostEqual(actual, expected)
+
+  def test_a_float32_reward_equal_to_the_level_reaches_it(self):
     value = float(np.float32(0.7))
     self.assertLess(value, 0.7)
-    np.testing.assert_array_equal(curves.crossings(np.array([[value]]), 0.7), 0)
-    np.testing.assert_array_equal(
-      curves.crossings(np.array([[0.69999]]), 0.7), -1
-    )
+    for values, expected in (
+      ([value], 0),
+      ([0.1, value, 0.9], 1),
+      ([0.1, 0.69999], INF),
+    ):
+      actual = curves.place_of_level(np.array(values), 0.7)
+      self.assertEqual(actual, expected)
 
-  def test_a_row_that_does_not_cross_reads_infinity(self):
-    values = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    columns = np.array([1, -1, 0])
-    np.testing.assert_array_equal(curves.at(values, columns), [2, np.inf, 5])
+  def test_a_place_between_two_values_is_read_between_them(self):
+    values = np.array([1.0, 3.0, 9.0])
+    for place, expected in ((0.0, 1), (1.5, 6), (2.0, 9), (INF, INF)):
+      self.assertEqual(curves.at(values, place), expected)
 
 
 class CommonAxisTest(absltest.TestCase):
@@ -71,6 +120,13 @@ class CommonAxisTest(absltest.TestCase):
         np.array([budgets]), np.array([values])
       )
       np.testing.assert_allclose([grid, common[0]], expected)
+
+  def test_seeds_may_have_different_lengths(self):
+    budgets = [np.array([0.0, 10.0]), np.array([0.0, 4.0, 8.0])]
+    values = [np.array([0.0, 1.0]), np.array([0.0, 1.0, 1.0])]
+    grid, common = curves.on_common_axis(budgets, values)
+    np.testing.assert_allclose(grid, [0, 4, 8])
+    np.testing.assert_allclose(common, [[0, 0.4, 0.8], [0, 1, 1]])
 
   def test_nothing_is_common_to_disjoint_or_unknown_seeds(self):
     budgets = np.array([[0.0, 1.0], [2.0, 3.0]])

@@ -6,6 +6,8 @@ import numpy as np
 from absl.testing import absltest
 
 from replay_rl.report import export
+from replay_rl.report import levels
+from replay_rl.report import readings
 from replay_rl.report import table
 
 INF = np.inf
@@ -18,8 +20,8 @@ def spending(per_seed, saving=None):
 
 def results():
   """A baseline and an arm, one of whose two seeds did not reach .5."""
-  saved = table.Saving(np.array([0.5, -INF]), -INF, None)
-  whole = table.Saving(np.array([0.25, 0.75]), 0.5, (0.25, 0.75))
+  saved = table.Saving(levels.Comparison(-INF, None, None), None)
+  whole = table.Saving(levels.Comparison(0.5, (-INF, 0.75), 0.01), 0.02)
 
   def arm(name, tokens, seconds, wall_clock, token_saving, cost_saving):
     return table.Arm(
@@ -50,7 +52,7 @@ def results():
 
   return table.Results(
     baseline='base',
-    window=2,
+    rule=readings.Rule(window=20, every_cost=None, why='a reason'),
     arms=(
       arm('base', [400.0, 404.0], [1.0, 2.0], '', None, None),
       arm('a, "b"', [200.0, INF], [NAN, NAN], 'unknown', saved, whole),
@@ -64,7 +66,14 @@ class ExportTest(absltest.TestCase):
       export.to_json(results()), parse_constant=lambda name: self.fail(name)
     )
     self.assertEqual(content['baseline'], 'base')
-    self.assertEqual(content['smoothing']['iterations'], 2)
+    self.assertEqual(
+      content['levels'],
+      {
+        'score': 'reward',
+        'evaluated_every_cost': None,
+        'window_rollouts': 20,
+      },
+    )
     self.assertEqual(content['interval']['confidence'], 0.95)
     base, arm = content['arms']
     self.assertEqual(base['seeds'], [3, 4])
@@ -84,15 +93,21 @@ class ExportTest(absltest.TestCase):
         'median': None,
         'per_seed': [200, None],
         'saving': {
-          'median': None,
-          'per_seed': [0.5, None],
+          'of_medians': None,
           'interval': None,
-          'is_paired_by_seed': True,
+          'p_value': None,
+          'p_value_holm': None,
         },
       },
     )
     self.assertEqual(
-      milestone['cost_units']['saving']['interval'], [0.25, 0.75]
+      milestone['cost_units']['saving'],
+      {
+        'of_medians': 0.5,
+        'interval': [None, 0.75],
+        'p_value': 0.01,
+        'p_value_holm': 0.02,
+      },
     )
     self.assertEqual(
       arm['replay_ratio'], {'median': None, 'per_seed': [None] * 2}
@@ -108,18 +123,18 @@ class ExportTest(absltest.TestCase):
       lines[0],
       'arm,threshold,seed,generated_tokens,cost_units,seconds,'
       'generated_tokens_saving,generated_tokens_saving_low,'
-      'generated_tokens_saving_high,cost_units_saving,cost_units_saving_low,'
-      'cost_units_saving_high,entropy,reward_at_end,entropy_at_end,'
-      'replay_ratio',
+      'generated_tokens_saving_high,generated_tokens_saving_p,'
+      'cost_units_saving,cost_units_saving_low,cost_units_saving_high,'
+      'cost_units_saving_p,entropy,reward_at_end,entropy_at_end,replay_ratio',
     )
     self.assertEqual(
       lines[1:],
       [
-        'base,0.5,3,400,8,1,,,,,,,0.5,0.5,0.25,',
-        'base,0.5,4,404,4,2,,,,,,,,0.7,0.75,',
-        'base,0.5,median,402,6,1.5,,,,,,,,0.6,0.5,',
-        '"a, ""b""",0.5,3,200,8,,0.5,,,0.25,,,0.5,0.5,0.25,',
-        '"a, ""b""",0.5,4,inf,4,,-inf,,,0.75,,,,0.7,0.75,',
-        '"a, ""b""",0.5,median,inf,6,,-inf,,,0.5,0.25,0.75,,0.6,0.5,',
+        'base,0.5,3,400,8,1,,,,,,,,,0.5,0.5,0.25,',
+        'base,0.5,4,404,4,2,,,,,,,,,,0.7,0.75,',
+        'base,0.5,median,402,6,1.5,,,,,,,,,,0.6,0.5,',
+        '"a, ""b""",0.5,3,200,8,,,,,,,,,,0.5,0.5,0.25,',
+        '"a, ""b""",0.5,4,inf,4,,,,,,,,,,,0.7,0.75,',
+        '"a, ""b""",0.5,median,inf,6,,-inf,,,,0.5,-inf,0.75,0.02,,0.6,0.5,',
       ],
     )

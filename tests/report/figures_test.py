@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import tempfile
+from unittest import mock
 
 import matplotlib
 import numpy as np
@@ -12,6 +13,7 @@ from absl.testing import parameterized
 
 from replay_rl.report import drawing
 from replay_rl.report import figures
+from replay_rl.report import readings
 from replay_rl.report import runs
 from tests.report import synthetic
 from tests.report import trained
@@ -62,20 +64,33 @@ class MakeTest(absltest.TestCase):
     # Names that mean something to matplotlib: mathematics, a hidden entry.
     names = [r'$\bad$', '_hidden']
     before = dict(matplotlib.rcParams)
-    drawn = figures.make(
-      [run._replace(name=name) for name in names],
-      baseline=names[0],
-      thresholds=(0.5,),
-      window=2,
-    )
+    arms = [run._replace(name=name) for name in names]
+    rule = readings.choose(arms, 32)
+    self.assertEqual(rule.score, runs.GREEDY)
+    drawn = figures.make(arms, baseline=names[0], thresholds=(0.5,), rule=rule)
     self.assertEqual(
       [figure.name for figure in drawn],
-      ['reward', 'entropy', 'histograms', 'off_policy', 'evaluation'],
+      [
+        *('held_out', 'reward', 'entropy', 'histograms', 'off_policy'),
+        'evaluation',
+      ],
     )
     for figure in drawn:
       self.assertTrue(figure.png.startswith(PNG))
       self.assertTrue(figure.caption.endswith('.'))
-    self.assertIn('last 2 iterations', drawn[0].caption)
+    # The levels are marked in the figure of the score that is read.
+    self.assertIn('levels of the table', drawn[0].caption)
+    self.assertNotIn('levels of the table', drawn[1].caption)
+    self.assertIn('windows of 32 rollouts', drawn[1].caption)
+    with mock.patch.object(drawing, 'png', lambda _: b''):
+      held_out, reward, *_ = figures.make(
+        arms,
+        baseline=names[0],
+        thresholds=(0.5,),
+        rule=rule._replace(every_cost=None),
+      )
+    self.assertNotIn('levels of the table', held_out.caption)
+    self.assertIn('levels of the table', reward.caption)
     self.assertEqual(dict(matplotlib.rcParams), before)
 
   def test_runs_without_optional_values_give_the_reward_alone(self):
@@ -83,8 +98,11 @@ class MakeTest(absltest.TestCase):
       [[0.1, 0.2, 0.3]], entropy=None, **{'eval/pass_at_1': None}
     )
     run = runs.read(synthetic.write_run(self.root / 'a', rows))
-    drawn = figures.make([run], baseline='a', thresholds=(0.5,), window=2)
+    drawn = figures.make(
+      [run], baseline='a', thresholds=(0.5,), rule=readings.choose([run], 20)
+    )
     self.assertEqual([figure.name for figure in drawn], ['reward'])
+    self.assertIn('levels of the table', drawn[0].caption)
 
   def test_a_histogram_that_an_arm_lacks_is_said_to_be_absent(self):
     rows = synthetic.rows_of_rewards([[0.1, 0.2, 0.3]])
@@ -93,7 +111,8 @@ class MakeTest(absltest.TestCase):
       runs.read(synthetic.write_run(self.root / name, content))
       for name, content in (('with', full), ('without', rows))
     ]
-    drawn = figures.make(arms, baseline='with', thresholds=(0.5,), window=1)
+    rule = readings.choose(arms, 10)
+    drawn = figures.make(arms, baseline='with', thresholds=(0.5,), rule=rule)
     self.assertEqual(
       [figure.name for figure in drawn], ['reward', 'histograms']
     )

@@ -37,9 +37,9 @@ class CostToLevelTest(parameterized.TestCase):
       levels.cost_to_level(costs, scores, 0.7, num_evaluations=1)
 
 
-def _compare(arm, baseline):
+def _compare(arm, baseline, **limits):
   return levels.compare(
-    np.asarray(arm, float), np.asarray(baseline, float), seed=0
+    np.asarray(arm, float), np.asarray(baseline, float), seed=0, **limits
   )
 
 
@@ -125,6 +125,45 @@ class CompareTest(parameterized.TestCase):
       levels.compare(arm, baseline, seed=3),
       levels.compare(arm, baseline, seed=3),
     )
+
+  @parameterized.parameters(
+    (60.0, 1.0, -_INF), (59.0, math.nan, math.nan), (_INF, 1.0, -_INF)
+  )
+  def test_a_median_above_the_limit_of_the_other_says_nothing(
+    self, limit, of_arm, of_baseline
+  ):
+    some, none = [60.0] * 3, [_INF] * 3
+    actual = _compare(some, none, limits=(_INF, limit)).saving
+    np.testing.assert_equal(actual, of_arm)
+    actual = _compare(none, some, limits=(limit, _INF)).saving
+    np.testing.assert_equal(actual, of_baseline)
+
+  def test_a_limit_leaves_finite_medians_alone(self):
+    arm, baseline = [60.0, 50, _INF], [100.0, 90, 200]
+    actual = _compare(arm, baseline, limits=(70, _INF))
+    self.assertAlmostEqual(actual.saving, 0.4)
+
+  def test_resamples_that_say_nothing_are_left_out(self):
+    arm = [60.0, 50, 70, 55, 65, 60, 58, 62]
+    some = [100.0, 110, 90, 105, 95, _INF, _INF, _INF]
+    # Below the costs of the arm, the limit says nothing of infinite medians.
+    known = _compare(arm, some, limits=(_INF, 80.0))
+    unknown = _compare(arm, some, limits=(_INF, 40.0))
+    self.assertEqual(known.interval[1], 1.0)
+    self.assertLess(unknown.interval[1], 0.6)
+
+
+class WithinLimitTest(absltest.TestCase):
+  def test_no_seed_is_given_more_than_one_that_did_not_get_there_had(self):
+    costs, limit = levels.within_limit(
+      np.array([10.0, 40.0, _INF, 50.0, _INF]),
+      np.array([90.0, 90.0, 60.0, 90.0, 40.0]),
+    )
+    self.assertEqual((costs.tolist(), limit), ([10, 40, _INF, _INF, _INF], 40))
+
+  def test_nothing_is_censored_where_all_got_there(self):
+    costs, limit = levels.within_limit(np.array([1.0, 9]), np.array([5.0, 9]))
+    self.assertEqual((costs.tolist(), limit), ([1, 9], _INF))
 
 
 class MedianIntervalTest(parameterized.TestCase):

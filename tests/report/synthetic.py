@@ -40,7 +40,8 @@ def write_run(
 def rows_of_rewards(rewards: list[list[float]], **more: float) -> list[dict]:
   """Rows of given rewards, `rewards[seed][iteration]`.
 
-  Seed s spends 100 + s tokens, 5 cost units and 2 updates per iteration.
+  Seed s generates 10 rollouts with 100 + s tokens per iteration, and spends 5
+  cost units and 2 updates.
   """
   return [
     {
@@ -48,6 +49,7 @@ def rows_of_rewards(rewards: list[list[float]], **more: float) -> list[dict]:
       'seed': s,
       'learner_step': 2 * (i + 1),
       'reward': rewards[s][i],
+      'ledger/rollouts': 10 * (i + 1),
       'ledger/generated_tokens': (100 + s) * (i + 1),
       'ledger/cost_units': 5.0 * (i + 1),
       **more,

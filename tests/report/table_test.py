@@ -7,9 +7,10 @@ import pathlib
 import tempfile
 
 import numpy as np
-from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl.report import levels
+from replay_rl.report import readings
 from replay_rl.report import runs
 from replay_rl.report import table
 from tests.report import synthetic
@@ -17,11 +18,13 @@ from tests.report import synthetic
 INF = np.inf
 NAN = np.nan
 
-# Means of two: seed 0 -, .2, .4, .6, .8 and seed 1 -, .1, .3, .5, .7, so that
-# both reach .5 at iteration 3, after 400 and 404 tokens, 20 cost units each.
+# Two iterations make a window. Its means are, in seed 0, .2, .4, .6 and .8,
+# after 50, 150, 250 and 350 tokens and 2.5, 7.5, 12.5 and 17.5 cost units: .5
+# is reached after 200 and 10. In seed 1 they are .1, .3, .5 and .7: after 252.5
+# and 12.5.
 SLOW = [[0.1, 0.3, 0.5, 0.7, 0.9], [0.0, 0.2, 0.4, 0.6, 0.8]]
-# Seed 0 reaches .5 at iteration 1, after 200 tokens and 10 cost units; seed 1
-# at iteration 2, after 303 tokens and 15 cost units.
+# Seed 0 has .5 at once, after 50 and 2.5; seed 1 has .3 and .5, after 151.5 and
+# 7.5.
 FAST = [[0.4, 0.6, 0.8, 0.8, 0.8], [0.2, 0.4, 0.6, 0.8, 0.8]]
 # Seed 1 never reaches .5.
 HALF = [[0.4, 0.6, 0.8, 0.8, 0.8], [0.2, 0.2, 0.2, 0.2, 0.2]]
@@ -40,18 +43,20 @@ class MakeTest(parameterized.TestCase):
       synthetic.write_run(self.root / name, rows, seconds=seconds, **options)
     )
 
-  def compare(self, arm, *, baseline=None, thresholds=(0.5,), window=2):
+  def compare(self, arm, *, baseline=None, thresholds=(0.5,), window=20):
     baseline = self.run_of('base', SLOW) if baseline is None else baseline
+    arms = [baseline, arm]
+    rule = readings.choose(arms, window)
     results = table.make(
-      [baseline, arm], baseline='base', thresholds=thresholds, window=window
+      arms, baseline='base', thresholds=thresholds, rule=rule
     )
     return results.arms
 
-  def test_spending_and_savings_of_paired_seeds(self):
+  def test_spending_and_the_saving_of_medians(self):
     base, arm = self.compare(self.run_of('fast', FAST))
     tokens = base.milestones[0].spent['generated_tokens']
-    np.testing.assert_array_equal(tokens.per_seed, [400, 404])
-    self.assertEqual(tokens.median, 402)
+    np.testing.assert_allclose(tokens.per_seed, [200, 252.5])
+    self.assertAlmostEqual(tokens.median, 226.25)
     np.testing.assert_allclose(base.reward, [0.8, 0.7])
     self.assertIsNone(tokens.saving)
     self.assertEqual(base.milestones[0].wall_clock, '')
@@ -59,57 +64,105 @@ class MakeTest(parameterized.TestCase):
     milestone = arm.milestones[0]
     self.assertEqual((milestone.threshold, milestone.num_reached), (0.5, 2))
     tokens = milestone.spent['generated_tokens']
-    np.testing.assert_array_equal(tokens.per_seed, [200, 303])
-    # 1 - 200 / 400 and 1 - 303 / 404.
-    np.testing.assert_allclose(tokens.saving.per_seed, [0.5, 0.25])
-    self.assertAlmostEqual(tokens.saving.median, 0.375)
-    np.testing.assert_allclose(tokens.saving.interval, [0.25, 0.5])
+    np.testing.assert_allclose(tokens.per_seed, [50, 151.5])
+    comparison = tokens.saving.comparison
+    self.assertAlmostEqual(comparison.saving, 1 - 100.75 / 226.25)
+    self.assertIsNone(comparison.interval)  # Two seeds are too few.
+    self.assertIsNone(tokens.saving.adjusted)
     cost = milestone.spent['cost_units']
-    np.testing.assert_array_equal(cost.per_seed, [10, 15])
-    np.testing.assert_allclose(cost.saving.per_seed, [0.5, 0.25])
+    np.testing.assert_allclose(cost.per_seed, [2.5, 7.5])
+    self.assertAlmostEqual(cost.saving.comparison.saving, 1 - 5 / 11.25)
     self.assertIsNone(milestone.spent['seconds'].saving)
-    np.testing.assert_array_equal(milestone.spent['seconds'].per_seed, [2, 3])
+    np.testing.assert_allclose(milestone.spent['seconds'].per_seed, [0.5, 1.5])
 
   def test_a_seed_that_did_not_reach_counts_as_infinite(self):
     _, arm = self.compare(self.run_of('half', HALF, more={'entropy': 0.5}))
     milestone = arm.milestones[0]
     tokens = milestone.spent['generated_tokens']
     self.assertEqual(milestone.num_reached, 1)
-    np.testing.assert_array_equal(tokens.per_seed, [200, INF])
+    np.testing.assert_array_equal(tokens.per_seed, [50, INF])
     self.assertEqual(tokens.median, INF)
-    np.testing.assert_allclose(tokens.saving.per_seed, [0.5, -INF])
-    self.assertEqual(tokens.saving.median, -INF)
-    self.assertIsNone(tokens.saving.interval)
+    self.assertEqual(tokens.saving.comparison.saving, -INF)
     self.assertEqual(milestone.wall_clock, 'not improved')
     np.testing.assert_array_equal(milestone.entropy, [0.5, INF])
 
-  def test_savings_are_unknown_where_the_baseline_did_not_reach(self):
-    baseline = self.run_of('base', HALF)
-    _, arm = self.compare(self.run_of('fast', FAST), baseline=baseline)
-    saving = arm.milestones[0].spent['generated_tokens'].saving
-    np.testing.assert_allclose(saving.per_seed, [0, NAN])
-    self.assertTrue(np.isnan(saving.median))
-    self.assertIsNone(saving.interval)
-    self.assertEqual(arm.milestones[0].wall_clock, 'unknown')
+  def test_one_censored_seed_of_the_baseline_blanks_nothing(self):
+    low = [0.1] * 5
+    baseline = self.run_of('base', [SLOW[0]] * 6 + [low])
+    arm = self.run_of('fast', [FAST[0]] * 5 + [low] * 2)
+    base, arm = self.compare(arm, baseline=baseline)
+    cost = base.milestones[0].spent['cost_units']
+    np.testing.assert_allclose(cost.per_seed, [10] * 6 + [INF])
+    self.assertEqual(base.milestones[0].num_reached, 6)
+    saving = arm.milestones[0].spent['cost_units'].saving
+    self.assertAlmostEqual(saving.comparison.saving, 0.75)
+    self.assertEqual(saving.comparison.interval[1], 0.75)
+    self.assertLess(saving.adjusted, 0.2)
 
-  def test_arms_with_other_seeds_are_compared_by_their_medians(self):
+  def test_an_arm_that_ended_early_is_not_said_to_be_dearer(self):
+    # It has spent 12.5 units at its last window, and reached nothing.
+    short = self.run_of('short', [[0.1] * 4] * 2)
+    for rewards, expected in (
+      (SLOW, -INF),
+      ([[0.1, 0.3, 0.4, 0.4, 0.7]] * 2, NAN),
+    ):
+      base = self.run_of(f'base{expected}', rewards)._replace(name='base')
+      _, arm = self.compare(short, baseline=base)
+      saving = arm.milestones[0].spent['cost_units'].saving
+      np.testing.assert_equal(saving.comparison.saving, expected)
+
+  def test_p_values_are_adjusted_for_the_arms_at_a_level(self):
+    names = ('base', 'a', 'b', 'c')
+    arms = [
+      self.run_of(name, rewards)
+      for name, rewards in zip(
+        names,
+        ([SLOW[0]] * 6, [FAST[0]] * 6, [FAST[0]] * 6, [[0.1] * 5] * 6),
+        strict=True,
+      )
+    ]
+    rows = table.make(
+      arms,
+      baseline='base',
+      thresholds=(0.5, 0.99),
+      rule=readings.choose(arms, 20),
+    ).arms
+    of_a, of_b, of_c = (
+      x.milestones[0].spent['cost_units'].saving for x in rows[1:]
+    )
+    # All of 10,000 resamples save something, in two of three arms.
+    smallest = 1 / 10_001
+    self.assertEqual(of_a.comparison.p_value, smallest)
+    self.assertEqual(of_a.adjusted, 3 * smallest)
+    self.assertEqual(of_b.adjusted, 3 * smallest)
+    self.assertEqual((of_c.comparison.saving, of_c.adjusted), (-INF, 1.0))
+    # Nobody reaches .99, and nothing is known.
+    saving = rows[1].milestones[1].spent['cost_units'].saving
+    self.assertTrue(np.isnan(saving.comparison.saving))
+    self.assertIsNone(saving.adjusted)
+
+  def test_the_statistics_are_those_of_levels(self):
+    rng = np.random.default_rng(0)
+    spent = {
+      name: readings.Spent(rng.lognormal(4, 0.3, 8), INF) for name in 'abc'
+    }
+    actual = table.savings(spent, 'b')
+    expected = [
+      levels.compare(spent[x].per_seed, spent['b'].per_seed, seed=0)
+      for x in 'ac'
+    ]
+    self.assertEqual([actual[x].comparison for x in 'ac'], expected)
+    self.assertEqual(
+      [actual[x].adjusted for x in 'ac'],
+      levels.holm([one.p_value for one in expected]),
+    )
+
+  def test_arms_may_have_other_seeds(self):
     _, arm = self.compare(self.run_of('fast', FAST[:1]))
     saving = arm.milestones[0].spent['generated_tokens'].saving
-    self.assertEqual(saving.per_seed.size, 0)
-    self.assertAlmostEqual(saving.median, 1 - 200 / 402)
-    self.assertIsNone(saving.interval)
+    self.assertAlmostEqual(saving.comparison.saving, 1 - 50 / 226.25)
 
-  def test_the_window_delays_the_crossing(self):
-    fast = self.run_of('fast', FAST)
-    _, arm = self.compare(fast, window=1)
-    tokens = arm.milestones[0].spent['generated_tokens']
-    np.testing.assert_array_equal(tokens.per_seed, [200, 303])
-    _, arm = self.compare(fast, baseline=fast._replace(name='base'), window=3)
-    tokens = arm.milestones[0].spent['generated_tokens']
-    # Means of three: .6 at once, and .4, .6 in seed 1.
-    np.testing.assert_array_equal(tokens.per_seed, [300, 404])
-
-  def test_entropy_is_smoothed_and_read_at_the_crossing(self):
+  def test_entropy_is_averaged_and_read_where_the_level_is(self):
     rows = synthetic.rows_of_rewards(FAST)
     for row in rows:
       row['entropy'] = 1.0 - 0.1 * row['iteration']
@@ -160,8 +213,10 @@ class MakeTest(parameterized.TestCase):
       ),
     )
     self.assertEqual(arm.seconds_per_iteration, 2.5)
-    np.testing.assert_array_equal(
-      arm.milestones[0].spent['seconds'].per_seed, [96, 96]
+    # Before the iterations are 0, 90, 91, 93 and 96 seconds: 90.5 and 92 on
+    # average before those of the second and the third window.
+    np.testing.assert_allclose(
+      arm.milestones[0].spent['seconds'].per_seed, [91.25, 92]
     )
 
   def test_optional_values_may_be_absent(self):
@@ -172,9 +227,9 @@ class MakeTest(parameterized.TestCase):
     self.assertEqual(arm.milestones[0].wall_clock, 'unknown')
     self.assertEqual(arm.milestones[0].num_reached, 2)
 
-  # The baseline takes 4 s, the arm 2 and 3 iterations.
+  # The median of the baseline is 2.25 s, that of the arm one iteration.
   @parameterized.parameters(
-    (1.0, 'improved'), (1.6, 'not improved'), (5.0, 'not improved')
+    (1.0, 'improved'), (2.25, 'not improved'), (5.0, 'not improved')
   )
   def test_wall_clock_is_judged_from_the_data(self, seconds, expected):
     _, arm = self.compare(self.run_of('fast', FAST, seconds=seconds))
@@ -184,68 +239,32 @@ class MakeTest(parameterized.TestCase):
     _, arm = self.compare(self.run_of('fast', FAST, hardware='a TPU'))
     self.assertEqual(arm.milestones[0].wall_clock, 'unknown')
     base = self.run_of('one', SLOW[:1])._replace(name='base')
-    arm = table.make(
-      [base, self.run_of('two', FAST)],
-      baseline='base',
-      thresholds=(0.5,),
-      window=2,
-    ).arms[1]
+    _, arm = self.compare(self.run_of('two', FAST), baseline=base)
     self.assertEqual(arm.milestones[0].wall_clock, 'unknown')
 
   def test_any_arm_can_be_the_baseline(self):
     arms = [self.run_of('slow', SLOW), self.run_of('fast', FAST)]
-    results = table.make(arms, baseline='fast', thresholds=(0.5,), window=2)
+    results = table.make(
+      arms,
+      baseline='fast',
+      thresholds=(0.5,),
+      rule=readings.choose(arms, 20),
+    )
     self.assertEqual([arm.name for arm in results.arms], ['slow', 'fast'])
     saving = results.arms[0].milestones[0].spent['generated_tokens'].saving
-    np.testing.assert_allclose(saving.per_seed, [-1, 1 - 404 / 303])
+    self.assertAlmostEqual(saving.comparison.saving, 1 - 226.25 / 100.75)
     self.assertIsNone(
       results.arms[1].milestones[0].spent['generated_tokens'].saving
     )
 
-  def test_wrong_arguments_are_named(self):
+  def test_a_baseline_that_is_no_arm_is_named(self):
     arms = [self.run_of('slow', SLOW)]
     with self.assertRaisesRegex(
       ValueError, r"= 'x': must be one of \['slow'\]"
     ):
-      table.make(arms, baseline='x', thresholds=(0.5,), window=2)
-    for window in (0, 6):
-      with self.assertRaisesRegex(
-        ValueError, f"smooth = {window}: must be .* 5 iterations of run 'slow'"
-      ):
-        table.make(arms, baseline='slow', thresholds=(0.5,), window=window)
-
-
-class SavingTest(absltest.TestCase):
-  def test_the_interval_of_four_seeds_spans_what_resampling_can_give(self):
-    # The median of 4 draws is the lowest value if at least three draws are:
-    # 4 (1/4)^3 (3/4) + (1/4)^4 = 13 / 256, more than 2.5 %. So is the highest.
-    baseline = np.full(4, 100.0)
-    saving = table.saving(
-      100 * (1 - np.array([0.1, 0.2, 0.3, 0.4])), baseline, is_paired=True
-    )
-    np.testing.assert_allclose(saving.interval, [0.1, 0.4], atol=1e-9)
-    self.assertAlmostEqual(saving.median, 0.25)
-
-  def test_pairs_stay_together(self):
-    # Seeds differ by a factor of ten, but each saves exactly one half.
-    baseline = np.array([10.0, 100.0, 1000.0])
-    paired = table.saving(baseline / 2, baseline, is_paired=True)
-    np.testing.assert_allclose(paired.interval, [0.5, 0.5])
-    unpaired = table.saving(baseline / 2, baseline, is_paired=False)
-    self.assertAlmostEqual(unpaired.median, 0.5)
-    self.assertLess(unpaired.interval[0], -3)
-
-  def test_medians_ignore_how_far_a_seed_is_off(self):
-    spent = np.array([10.0, 50.0, 90.0])
-    baseline = np.array([40.0, 100.0, 1000.0])
-    # Seeds save .75, .5 and .91; the medians are 50 and 100.
-    paired = table.saving(spent, baseline, is_paired=True)
-    self.assertAlmostEqual(paired.median, 0.75)
-    unpaired = table.saving(spent, baseline, is_paired=False)
-    self.assertAlmostEqual(unpaired.median, 0.5)
-
-  def test_nobody_reached_is_unknown(self):
-    nobody = np.array([INF, INF])
-    for is_paired in (True, False):
-      saving = table.saving(nobody, nobody, is_paired=is_paired)
-      self.assertTrue(np.isnan(saving.median))
+      table.make(
+        arms,
+        baseline='x',
+        thresholds=(0.5,),
+        rule=readings.choose(arms, 20),
+      )

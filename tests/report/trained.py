@@ -18,8 +18,9 @@ def folder() -> pathlib.Path:
   path = pathlib.Path(tempfile.mkdtemp()) / 'run'
   atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
   config = tiny.config(
+    # 48 units an iteration: evaluated after the second, third and fourth.
     num_seeds=2,
-    evaluation__every=2,
+    evaluation__every_cost=50.0,
     logging__samples_every=2,
     logging__time_events=True,
   )
