@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from replay_rl.run import events
 from replay_rl.run import generation as generation_lib
 from replay_rl.run import ledger
+from replay_rl.run import metrics
 from replay_rl.run import schedule
 from tests.run import tiny_run
 
@@ -64,10 +65,11 @@ class CycleTest(parameterized.TestCase):
       run.learner, runs[2].learner, rtol=1e-5, atol=1e-6
     )
     chex.assert_trees_all_close(run.sampler, runs[2].sampler, atol=1e-6)
-    # A cycle adds that it is done, and nothing else.
+    # A cycle adds that it is done, and what it observes, and nothing else.
     self.assertEqual(int(run.clock.iteration), 1)
     self.assertEqual(run.clock._replace(iteration=jnp.int32(2)), runs[2].clock)
-    actual = tiny_run.numbers(events.Measured(remembered, learned))
+    observed = metrics.of_buffer(run.buffer, num_bins=parts.histogram_bins)
+    actual = tiny_run.numbers(events.Measured(remembered | observed, learned))
     self.assertEqual(set(actual), set(measured[1]))
     np.testing.assert_allclose(actual['reward'], measured[1]['reward'])
     np.testing.assert_allclose(
