@@ -18,9 +18,6 @@ def get_cells() -> list[cells.Cell]:
   """Returns a cell for each x."""
   return cells.make(
     study.base(quantum=QUANTUM, seeds=range(8)),
-    [
-      study.tuned(4, num_generations=x) | {'name': f'x={x}'}
-      for x in (4, 16, 64)
-    ],
+    [study.tuned(4, x) | {'name': f'x={x}'} for x in (4, 16, 64)],
     named_by=['replay.capacity'],
   )
