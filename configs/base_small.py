@@ -11,8 +11,8 @@ from replay_rl.run import config as config_lib
 # reads 248 x 13. From 4096 tokens on, XLA:CPU sums norms in another order, and
 # log-probabilities of sampler and learner would differ.
 _NUM_PROMPTS = 62
-_GROUP_SIZE = 8
-NUM_FRESH = _NUM_PROMPTS * _GROUP_SIZE  # Rollouts of an iteration.
+GROUP_SIZE = 8
+NUM_FRESH = _NUM_PROMPTS * GROUP_SIZE  # Rollouts of an iteration.
 
 
 def on_policy(
@@ -58,7 +58,7 @@ def on_policy(
     ),
     sampler=config_lib.Sampler(
       num_prompts=_NUM_PROMPTS,
-      group_size=_GROUP_SIZE,
+      group_size=GROUP_SIZE,
       temperature=1.0,
       top_k=None,
       top_p=None,

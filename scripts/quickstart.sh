@@ -29,5 +29,7 @@ for arm in ${arms//,/ }; do
   folders+=("$out/$arm")
 done
 say "Writing the report"
-.venv/bin/python -m replay_rl.report "${folders[@]}" --out="$out/report"
+.venv/bin/python -m replay_rl.report "${folders[@]}" --out="$out/report" \
+  --thresholds=0.5,0.7,0.8
+say "A demonstration: experiments/replay_study has more seeds, and intervals"
 say "Done. Open $out/report/index.html"

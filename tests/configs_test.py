@@ -89,12 +89,24 @@ class ExperimentsTest(parameterized.TestCase):
       updates = config.num_iterations * config.replay.updates_per_iteration
       self.assertEqual(updates, 2000)
 
-  def test_countdown_differs_from_the_quickstart_in_what_it_says(self):
-    countdown = experiment('countdown').get_config('reuse_2')
-    self.assertEqual(
-      _changed(countdown, quickstart.get_config('reuse_2')),
-      {'name', 'task', 'num_iterations', 'optimizer.learning_rate'},
+  def test_arms_of_the_quickstart_have_a_batch_and_a_rate_of_their_own(self):
+    first, second = (
+      quickstart.get_config(arm) for arm in ('on_policy', 'reuse_2')
     )
+    differing = _changed(first, second)
+    self.assertContainsSubset(
+      {'optimizer.learning_rate', 'replay.batch_size'}, differing
+    )
+    # What judges them is the same.
+    self.assertEmpty(
+      {x for x in differing if x.startswith(('evaluation', 'stop', 'mu'))}
+    )
+
+  @parameterized.parameters(*ARMS['countdown'])
+  def test_arms_of_countdown_have_one_batch_and_one_rate(self, arm):
+    config = experiment('countdown').get_config(arm)
+    self.assertEqual(config.sampler.num_prompts, 62)
+    self.assertEqual(config.optimizer.learning_rate, 5e-4)
 
   def test_a_change_of_one_config_leaves_the_next_as_it_is(self):
     first = quickstart.get_config('reuse_4')

@@ -86,7 +86,8 @@ def _compare_runs(arguments: list[str]) -> int:
   except (ValueError, OSError, ImportError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  rich.console.Console().print(terminal_table(results))
+  for what in table.SAVED:
+    rich.console.Console().print(terminal_table(results, what))
   for arm in results.arms:
     if arm.timed:
       print(page.timed_sentence(arm))
@@ -147,11 +148,22 @@ def render(options: argparse.Namespace) -> table.Results:
   return results
 
 
-def terminal_table(results: table.Results) -> rich.table.Table:
-  """Returns one line per arm: generated tokens and saving by threshold."""
+def terminal_table(results: table.Results, what: str) -> rich.table.Table:
+  """Returns one line per arm: what it spent and saved, by threshold.
+
+  Args:
+    results: the table.
+    what: one of `table.SAVED`.
+  """
+  num_seeds = min(len(arm.seeds) for arm in results.arms)
+  prices = sorted({arm.mu for arm in results.arms})
+  unit = {
+    'generated_tokens': 'Generated tokens',
+    'cost_units': f'Cost units (mu = {", ".join(prices)})',
+  }[what]
   grid = rich.table.Table(
-    title=f'Generated tokens to reach a level of {results.rule.score}, and '
-    'saving (medians over seeds)',
+    title=f'{unit} to reach a level of {results.rule.score}, and saving '
+    f'(medians over {num_seeds} seeds)',
     box=rich.box.SIMPLE_HEAD,
   )
   grid.add_column('arm', overflow='fold')
@@ -161,23 +173,23 @@ def terminal_table(results: table.Results) -> rich.table.Table:
   for arm in results.arms:
     grid.add_row(
       text.Text(arm.name),
-      *map(_cell, arm.milestones),
+      *(_cell(milestone.spent[what]) for milestone in arm.milestones),
       words.median(arm.reward),
       words.median(arm.replay_ratio),
     )
   return grid
 
 
-def _cell(milestone: table.Milestone) -> str:
-  spending = milestone.spent['generated_tokens']
+def _cell(spending: table.Spending) -> str:
   num_seeds = len(spending.per_seed)
+  num_reached = int(np.isfinite(spending.per_seed).sum())
   lines = [words.amount(spending.median)]
   if spending.saving is not None:
     saving = spending.saving.comparison.saving
     if np.isfinite(saving):
       lines.append(words.percent(saving))
-  if milestone.num_reached < num_seeds:
-    lines.append(f'({milestone.num_reached} of {num_seeds})')
+  if num_reached < num_seeds:
+    lines.append(f'({num_reached} of {num_seeds})')
   return '\n'.join(lines)
 
 

@@ -34,6 +34,7 @@ class ExperimentTest(parameterized.TestCase):
         'group_size': 4,
         'num_rows': 6,
         'num_publications': 2,
+        'num_spans': 0,
         'num_microbatches': 3,
         'histogram_bins': 4,
       },
