@@ -44,6 +44,8 @@ def make_cells(
       'replay.batch_size': 128,
       'checkpoint.every': iterations,
       'evaluation.every': iterations,
+      'evaluation.every_cost': None,
+      'stop': None,
       'logging.samples_every': 0,
       'logging.tensorboard': False,
     },

@@ -23,6 +23,8 @@ _SMALL = {
   'sampler.num_prompts': 16,
   'checkpoint.every': 2,
   'evaluation.every': 2,
+  'evaluation.every_cost': None,
+  'stop': None,
   'logging.samples_every': 2,
   'logging.tensorboard': False,
 }

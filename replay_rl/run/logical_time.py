@@ -68,19 +68,30 @@ class System(NamedTuple):
   def most_publications(self) -> tuple[int, int]:
     """Returns bounds that hold for every generation.
 
-    Updates start at least 1 apart. Among n updates in a row at most
-    ceil(n / publish_every) are followed by a publication.
+    Among n updates in a row, at most ceil(n / publish_every) are followed by a
+    publication.
 
     Returns:
       The latest publications at the end of a generation, of which the oldest is
       the one that it starts with; and the weights that it uses.
     """
-    # Between the start of a generation less 1, and its end, or its end less 1.
-    num_updates = math.ceil(self.generation_time + 1)
-    return (
-      1 - (-num_updates // self.publish_every),
-      1 - (-(num_updates - 1) // self.publish_every),
+    # From 1 before the start of a generation to its end, or to 1 before that.
+    published, used = (
+      -(-self._most_updates(time) // self.publish_every)
+      for time in (self.generation_time + 1, self.generation_time)
     )
+    return 1 + published, 1 + used
+
+  def _most_updates(self, time: fractions.Fraction) -> int:
+    """Returns a bound of the updates that start within so much time.
+
+    They start at least 1 apart. In a queue, they use the rollouts that arrive
+    in that time, and fewer than 2 F + B that were left before or came at once.
+    """
+    if not self.uses_once:
+      return math.ceil(time)
+    rollouts = self.rollouts_per_update * time + 2 * self.num_fresh
+    return min(math.ceil(time), math.floor(rollouts / self.batch_size) + 1)
 
   def rollouts_until(self, time: fractions.Fraction | int) -> int:
     """Returns floor(R time), the rollouts generated from time 0 on."""

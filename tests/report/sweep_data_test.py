@@ -149,7 +149,9 @@ class SweepDataTest(parameterized.TestCase):
   def test_a_line_of_another_length_is_refused(self, end):
     text = (swept.folder() / sweep_data.FILE).read_text()
     wrong = text.splitlines()[1].rpartition(',')[0] + end
-    with self.assertRaisesRegex(ValueError, 'line 50 of .*: must have [0-9]+ val'):
+    with self.assertRaisesRegex(
+      ValueError, 'line 50 of .*: must have [0-9]+ val'
+    ):
       sweep_data.read_table(self._write(text + wrong))
 
 

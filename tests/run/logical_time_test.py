@@ -129,9 +129,12 @@ class SystemTest(parameterized.TestCase):
       self.assertEqual(_tokens(held[0].spans), tokens[:1] * _NUM_TOKENS)
       self.assertEqual(held[1:], events[1:])
       self.assertEqual(held[0].needs, needs._replace(num_spans=1))
-    # The bounds hold, and are not far from what was needed.
-    self.assertBetween(needs.num_publications - num_kept, 0, 3)
-    self.assertBetween(needs.num_spans - num_spans, 0, 3)
+    # The bounds hold; without waiting they are not far from what was needed.
+    self.assertGreaterEqual(needs.num_publications, num_kept)
+    self.assertGreaterEqual(needs.num_spans, num_spans)
+    if not system.uses_once:
+      self.assertLessEqual(needs.num_publications, num_kept + 3)
+      self.assertLessEqual(needs.num_spans, num_spans + 3)
     self.assertEqual(num_published, len(published))
 
   def test_a_queue_trains_on_no_rollout_twice_and_leaves_few(self):
