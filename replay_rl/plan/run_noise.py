@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import pathlib
-import time
 import typing
 from typing import Any
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from replay_rl import json_files
 from replay_rl import rng
 from replay_rl import train
 from replay_rl.evaluate import run_weights
+from replay_rl.plan import timed_events
 from replay_rl.provenance import environment
 from replay_rl.replay import gradient_noise
 from replay_rl.run import build
@@ -74,19 +74,6 @@ class SeedNoise(NamedTuple):
   num_dropped: int
 
 
-class TimedEvents(NamedTuple):
-  """Seconds of events, over the seeds of a run together, `[repetitions]`.
-
-  num_generated, num_trained: rollouts of a generation and of an update.
-  """
-
-  generate: np.ndarray
-  remember: np.ndarray
-  learn: np.ndarray
-  num_generated: int
-  num_trained: int
-
-
 class RunNoise(NamedTuple):
   """What was measured of a run.
 
@@ -103,7 +90,7 @@ class RunNoise(NamedTuple):
   iteration: int
   commit: str
   seeds: tuple[SeedNoise, ...]
-  times: TimedEvents
+  times: timed_events.TimedEvents
   fresh_per_update: float
 
 
@@ -191,7 +178,7 @@ def measure(folder: pathlib.Path, settings: FitSettings) -> RunNoise:
         )
         for i in range(config.num_seeds)
       )
-      times = _times(run, actions, parts, settings.num_timings)
+      times = timed_events.measure(run, actions, parts, settings.num_timings)
   finally:
     task_lib.close(task)
   updates = schedule.mean_updates(
@@ -382,30 +369,3 @@ def row_gradient(
     num_microbatches=1,
   )
   return updated.gate_state
-
-
-def _times(
-  run: state.RunState,
-  actions: events_lib.Actions,
-  parts: state.Parts,
-  num_timings: int,
-) -> TimedEvents:
-  """Times the events of a cycle with one update, after one to warm up."""
-  seconds = []
-  for _ in range(num_timings + 1):
-    started = time.perf_counter()
-    generation, rewards, _ = jax.block_until_ready(
-      actions.generate(run, schedule.Generate())
-    )
-    generated = time.perf_counter()
-    run, fresh, _ = jax.block_until_ready(
-      actions.remember(run, generation, rewards)
-    )
-    remembered = time.perf_counter()
-    run, _ = jax.block_until_ready(actions.learn(run, fresh, 1))
-    learned = time.perf_counter()
-    seconds.append(
-      (generated - started, remembered - generated, learned - remembered)
-    )
-  generate, remember, learn = np.array(seconds[1:]).T
-  return TimedEvents(generate, remember, learn, parts.num_fresh, parts.num_rows)

@@ -109,10 +109,10 @@ def make(
     problems_lib.check_answers(
       asked, name=name, max_answer_chars=max_answer_chars
     )
-  hashes = {
-    name: problems_lib.content_hash(of_set)
-    for name, (of_set, _) in tables.items()
-  }
+  hashes, notes = {}, []
+  for name, (of_set, kept) in tables.items():
+    hashes[name] = problems_lib.content_hash(of_set)
+    notes += _notes(name, of_set, kept, words)
   verifier_fn = functools.cache(
     lambda: verifier.Verifier(
       num_workers=num_workers,
@@ -142,11 +142,7 @@ def make(
     decode_fn=functools.partial(words.decode, skip_special=False),
     statuses=tuple(_as_name(status) for status in verifier.STATUSES),
     sources={'tokenizer': words.content_hash} | hashes,
-    notes=tuple(
-      note
-      for name, (of_set, kept) in tables.items()
-      for note in _notes(name, of_set, kept, words)
-    ),
+    notes=tuple(notes),
     close_fn=functools.partial(_close, verifier_fn),
   )
 
