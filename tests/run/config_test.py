@@ -8,10 +8,10 @@ from typing import Any
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from configs import countdown
 from configs import math_llama3_2_3b
 from configs import math_qwen2_5_7b
 from configs import models
-from configs import quickstart
 from replay_rl import constants
 from replay_rl.run import config as config_lib
 from replay_rl.run import rules
@@ -105,7 +105,7 @@ class FieldsTest(parameterized.TestCase):
   def test_a_wrong_value_is_answered_with_what_is_allowed(
     self, name, value, allowed
   ):
-    config = _changed(quickstart.get_config(), {name: value})
+    config = _changed(countdown.get_config(), {name: value})
     with self.assertRaisesWithLiteralMatch(
       ValueError, f'{name} = {constants.shown(value)}: must {allowed}'
     ):
@@ -130,7 +130,7 @@ class FieldsTest(parameterized.TestCase):
 
   def test_a_gradient_may_be_left_as_it_is(self):
     rules.validate(
-      _changed(quickstart.get_config(), {'optimizer.max_grad_norm': math.inf})
+      _changed(countdown.get_config(), {'optimizer.max_grad_norm': math.inf})
     )
 
   def test_every_number_has_a_range(self):
@@ -141,7 +141,7 @@ class FieldsTest(parameterized.TestCase):
           self.assertIsNotNone(constant.interval, name)
 
   def test_has_at_most_64_fields_beside_those_of_model_and_text(self):
-    fields = config_lib.flatten(quickstart.get_config())
+    fields = config_lib.flatten(countdown.get_config())
     fields = [name for name in fields if not name.startswith('model.')]
     self.assertLessEqual(len(fields), 64)
 
@@ -256,7 +256,7 @@ class RulesTest(parameterized.TestCase):
   )
   def test_of_a_run_without_text(self, changes, message):
     with self.assertRaises(ValueError) as raised:
-      rules.validate(_changed(quickstart.get_config(), changes))
+      rules.validate(_changed(countdown.get_config(), changes))
     self.assertStartsWith(str(raised.exception), message)
 
   @parameterized.parameters(
@@ -317,7 +317,7 @@ class RulesTest(parameterized.TestCase):
     ({'model.rope_scaling': _ROPE},),
   )
   def test_what_is_just_allowed(self, changes):
-    rules.validate(_changed(quickstart.get_config(), changes))
+    rules.validate(_changed(countdown.get_config(), changes))
 
   def test_a_run_in_text_need_not_be_evaluated(self):
     rules.validate(

@@ -85,6 +85,7 @@ def _generation():
     group_id=jnp.array([6, 6, 7, 7], jnp.int32),
     rollout_id=jnp.arange(18, 22, dtype=jnp.uint32),
     policy_version=jnp.full(4, 4, jnp.int32),
+    token_versions=None,
   )
   return generation, jnp.array([1.0, 1.0, 0.0, 1.0])
 

@@ -140,7 +140,9 @@ class SamplerMeshTest(parameterized.TestCase):
 
     jit = jax.jit
     with mock.patch.object(jax, 'jit', side_effect=watched):
-      call = maker._on_sampler_mesh(generate, out_shardings=whole)
+      call = maker._on_sampler_mesh(
+        generate, out_shardings=whole, num_leading_axes=1
+      )
     policy = jax.device_get(
       generation_lib.policy(jax.tree.map(lambda x: x[0], run))
     )
