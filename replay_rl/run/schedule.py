@@ -17,6 +17,8 @@ from replay_rl.run import logical_time
 MAX_CYCLES = 1000  # Of which a plan looks at the events.
 
 Count = Annotated[int, constants.interval('[1, 65536]')]
+Rows = Annotated[int, constants.interval('[1, inf)')]
+OptionalRows = Annotated[int | None, constants.interval('[1, inf)')]
 
 
 class Span(NamedTuple):
@@ -122,9 +124,9 @@ def asynchronous(
   trainers: Count,
   publish_every: Count,
   in_flight: bool,
-  mu: float,
-  batch_size: int | None,
-  num_fresh: int,
+  mu: Annotated[float, constants.NON_NEGATIVE],
+  batch_size: OptionalRows,
+  num_fresh: Rows,
 ) -> tuple[Event, ...]:
   """Returns a generation, and the updates until the next generation ends.
 
@@ -161,9 +163,9 @@ def queue(
   trainers: Count,
   publish_every: Count,
   in_flight: bool,
-  mu: float,
-  batch_size: int | None,
-  num_fresh: int,
+  mu: Annotated[float, constants.NON_NEGATIVE],
+  batch_size: OptionalRows,
+  num_fresh: Rows,
 ) -> tuple[Event, ...]:
   """Returns a generation and updates, without replay: the paper's baseline.
 

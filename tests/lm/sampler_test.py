@@ -286,6 +286,7 @@ class GenerateTest(parameterized.TestCase):
           sampler._generate.__wrapped__,
           graphdef,
           **{**_OPTIONS, 'eos_ids': (eos_id,), 'temperature': None},
+          spans=None,
         )
         completions = jax.jit(generate)(
           params, jax.random.key(0), prompts, row_ids(1)

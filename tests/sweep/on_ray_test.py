@@ -55,13 +55,14 @@ def _holder(folder: pathlib.Path) -> int | None:
 
 
 def _kill_in_the_middle(out: pathlib.Path, done: list[int]) -> None:
-  """Kills the process of a cell that has begun; adds its lines to `done`."""
+  """Kills the process of a cell that has saved; adds its lines to `done`."""
   deadline = time.monotonic() + 600
   while time.monotonic() < deadline:
     for path in out.glob('*/metrics.jsonl'):
       holder = _holder(path.parent)
       lines = path.read_bytes().count(b'\n')
-      if holder and 2 <= lines < _NUM_ITERATIONS - 2:
+      is_saved = any((path.parent / 'checkpoints').glob('[0-9]'))
+      if holder and is_saved and lines < _NUM_ITERATIONS - 2:
         os.kill(holder, signal.SIGKILL)
         done.append(lines)
         return
