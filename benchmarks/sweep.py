@@ -1,9 +1,10 @@
 """Counts what a sweep compiles, and compares it with a process for each cell.
 
-The cells have one shape and differ in the learning rate. One process runs them
-all, and then a few of them run again, in a process each. These processes find
-the programs that took more than a second to compile in the cache of the first.
-CPU seconds depend less than seconds on what else the machine does.
+The cells have one shape and differ in the learning rate. First one process runs
+all cells. Then a few of the cells run again, and each has a process of its own.
+Such a process reads programs that took more than a second to compile from the
+cache of the first process. CPU seconds depend less than seconds on what else
+the machine does.
 
   python benchmarks/sweep.py --cells=96 --separate=4
 """

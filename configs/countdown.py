@@ -4,10 +4,10 @@ Question: does replay save on a task with many right answers, where the response
 is a search and not a calculation?
 
 All arms have the same batch of 62 prompts and the same rate, the best of three
-for on_policy, so this is no comparison of best against best. The arms, as
-`--config=configs/countdown.py:<arm>`, are those of configs/quickstart.py:
-on_policy, reuse_2 (the default), reuse_4 (with two and four updates an
-iteration), prioritized and per.
+for on_policy, so this is no comparison of best against best. The flag
+`--config=configs/countdown.py:<arm>` names an arm: on_policy, reuse_2 (the
+default), reuse_4, prioritized or per. configs/quickstart.py says what they do;
+here reuse_2 and reuse_4 make two and four updates an iteration.
 
 Command: python -m replay_rl.train --config=configs/countdown.py:reuse_4 \
     --workdir=runs/countdown_reuse_4

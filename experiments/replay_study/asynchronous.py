@@ -2,9 +2,9 @@
 
 Question: at mu = 5.28, what do the splits 6 : 2 and 4 : 4 of eight devices cost
 to the level with a buffer, and 6 : 2 with a queue that uses each rollout once?
-The queue has the batch and rate tuned for on-policy training, a buffer those of
-the reuse that is the nearest to its own, mu T / W. Weights are published after
-each update and change in flight.
+The queue has the batch and the rate that were tuned for on-policy training. A
+buffer has the batch and the rate that were tuned for the reuse nearest to its
+own, mu T / W. Weights are published after each update and change in flight.
 
 Command: python -m replay_rl.sweep --out=runs/replay_study/asynchronous \
     --sweep=experiments/replay_study/asynchronous.py

@@ -30,10 +30,12 @@ _GRACE = 2  # Seconds for this process to find the error of another itself.
 def leave(text: str) -> NoReturn:
   """Ends this process at once, with a last line, from any thread.
 
-  An orderly end would wait for the other processes.
+  An orderly end would wait for the other processes. An empty line comes first,
+  because another thread may be writing a line, such as the progress, that has
+  no end yet.
   """
-  print(text, file=sys.stderr)
   sys.stdout.flush()
+  print(f'\n{text}', file=sys.stderr)
   sys.stderr.flush()
   os._exit(1)
 

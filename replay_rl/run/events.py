@@ -103,7 +103,7 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
   """Returns the actions of a task that judges in JAX, to trace as a whole."""
 
   def generate_and_judge(run, event):
-    assert event.spans is None  # `programs.build` has them in programs.
+    generation_lib.spans_of(event, parts)  # Raises if there are any.
     prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
     policy = generation_lib.policy(run)
     generation = generation_lib.generate(policy, prompts, parts)

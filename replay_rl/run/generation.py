@@ -76,9 +76,16 @@ def spans_of(
   """Returns the spans of an event as int32 on the host, `[K]`; None if none.
 
   Raises:
-    ValueError: the spans are not in order, there are more than
+    ValueError: the event has spans although the schedule needs none, or has
+      none although it does; or the spans are not in order, there are more than
       `parts.num_spans`, or a span has weights that the run does not have.
   """
+  if (event.spans is None) != (parts.num_spans == 0):
+    raise ValueError(
+      f'spans = {event.spans}: must be given in all generations of a schedule '
+      'or in none; Generate.needs of the first one says how many there are at '
+      f'most ({parts.num_spans})'
+    )
   if event.spans is None:
     return None
   _check(event)

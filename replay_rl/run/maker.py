@@ -19,7 +19,6 @@ from replay_rl.run import events as events_lib
 from replay_rl.run import generation as generation_lib
 from replay_rl.run import metrics
 from replay_rl.run import placement
-from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.run import timing
 from replay_rl.tasks import task as task_lib
@@ -198,7 +197,9 @@ class Maker(NamedTuple):
     judge = timed(timing.JUDGE, judge)
     sample = timed(
       timing.GENERATE,
-      lambda run, event: generate(read_policy(run, event), draw(run)),
+      lambda run, event: generate(
+        read_policy(run, generation_lib.spans_of(event, parts)), draw(run)
+      ),
     )
 
     def generate_and_judge(run, event):
@@ -276,25 +277,21 @@ class Maker(NamedTuple):
     return evaluate, sample
 
   def _policy(self) -> Callable:
-    """Returns (run, Generate) -> the policy that generates."""
+    """Returns (run, spans `[K]` or None) -> the policy that generates."""
     if self.parts.num_spans:
-      return self._policy_of_spans
+      return lambda run, spans: generation_lib.policy(
+        run,
+        jax.tree.map(
+          lambda one: np.stack([one] * self.settings.num_seeds), spans
+        ),
+      )
     if not self.parts.num_publications:
       # This needs no program, because it indexes no array.
-      return lambda run, event: generation_lib.policy(run)
+      return lambda run, spans: generation_lib.policy(run)
     # Published weights are split as the learner's.
     places = generation_lib.policy(self.shardings._replace(sampler=None))
     oldest = self.program(generation_lib.policy, places)
-    return lambda run, event: oldest(run)
-
-  def _policy_of_spans(
-    self, run: state.RunState, event: schedule.Generate
-  ) -> generation_lib.Policy:
-    spans = generation_lib.spans_of(event, self.parts)
-    num_seeds = self.settings.num_seeds
-    return generation_lib.policy(
-      run, jax.tree.map(lambda one: np.stack([one] * num_seeds), spans)
-    )
+    return lambda run, spans: oldest(run)
 
   def _on_sampler_mesh(
     self, function: Callable, *, out_shardings: Any, num_leading_axes: int

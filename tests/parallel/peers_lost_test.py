@@ -2,6 +2,8 @@
 
 import re
 import socket
+import subprocess
+import sys
 import threading
 from concurrent import futures
 from unittest import mock
@@ -154,6 +156,22 @@ class LostTest(absltest.TestCase):
 
 
 class LeaveTest(absltest.TestCase):
+  def test_the_last_words_are_a_line_even_after_a_line_without_an_end(self):
+    program = (
+      'import sys\n'
+      'from replay_rl.parallel import peers\n'
+      'sys.stdout.write("3/4 reward")\n'
+      'peers.leave("error: a process is lost")\n'
+    )
+    ended = subprocess.run(
+      [sys.executable, '-c', program],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    self.assertEqual(ended.returncode, 1)
+    self.assertEqual(ended.stdout, '3/4 reward\nerror: a process is lost\n')
+
   def test_the_process_ends_with_a_line_if_the_time_is_up(self):
     is_over = threading.Event()
     with mock.patch.object(peers, 'leave') as leave:

@@ -155,6 +155,25 @@ class VersionsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'^spans = .*{message}'):
       generation.spans_of(event, parts)
 
+  @parameterized.parameters(
+    ({}, (schedule.Span(0, 0),)),
+    ({'sampler__weight_lag': 2}, (schedule.Span(0, 0),)),
+    (_changes(), None),
+  )
+  def test_generations_with_and_without_spans_in_one_run_raise(
+    self, changes, spans
+  ):
+    experiment = tiny_run.experiment(**changes)
+    events = (schedule.Generate(spans), schedule.Remember())
+    settings = tiny_run.settings()
+    with jax.set_mesh(settings.mesh):
+      built = programs.build(experiment.parts, tiny_run.task(), settings)
+      run = tiny_run.first_run(built, experiment.parts, [5])
+      with self.assertRaisesRegex(
+        ValueError, '^spans = .*: must be given in all generations of a'
+      ):
+        built.cycle(run, events)
+
 
 class RunTest(parameterized.TestCase):
   def test_a_stopped_run_continues_bit_for_bit(self):
