@@ -122,6 +122,7 @@ def on_policy(
     logging=config_lib.Logging(
       histogram_bins=32,
       age_buckets=(1, 2, 4, 8, 16, 32),
+      age_grad_norms=False,
       time_events=False,
       tensorboard=True,
       samples_every=20,

@@ -63,6 +63,7 @@ def get_config() -> config_lib.Config:
   config.logging = config_lib.Logging(
     histogram_bins=8,
     age_buckets=(1, 2, 4),
+    age_grad_norms=False,
     time_events=False,
     tensorboard=False,
     samples_every=1,

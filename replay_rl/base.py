@@ -232,6 +232,8 @@ class Outcome(NamedTuple):
   grad_norm: `[]` float32, global norm of the gradient before clipping.
   output_projection_grad_norm: `[]` float32, norm for the output projection;
     with tied embeddings, without the gradient of the embedding of inputs.
+  grad_norms_of_sets: `[K]` float32, norm of the part of the gradient that comes
+    from each of K sets of rows; None if the update was given no sets.
   """
 
   loss: Array
@@ -240,6 +242,7 @@ class Outcome(NamedTuple):
   row_weights: Array
   grad_norm: Array
   output_projection_grad_norm: Array
+  grad_norms_of_sets: Array | None = None
 
 
 class Proposal(NamedTuple):

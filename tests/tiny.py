@@ -100,6 +100,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
     logging=config_lib.Logging(
       histogram_bins=4,
       age_buckets=None,
+      age_grad_norms=False,
       time_events=False,
       tensorboard=False,
       samples_every=0,

@@ -148,6 +148,7 @@ def memory(
   num_rows = parts.num_rows // parts.num_microbatches
   # Of one seed: the sum over the microbatches, and the latest of several.
   gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
+  gradients *= 1 + parts.age_grad_norms  # That of one bucket of ages.
   programs = {
     name: working_memory.sampling(share, parts.shape, num_rows=rows)
     for name, rows in _sampled_rows(config, parts, mesh).items()

@@ -130,6 +130,7 @@ def experiment(
     num_microbatches=config.optimizer.num_microbatches,
     histogram_bins=config.logging.histogram_bins,
     age_edges=config.logging.age_buckets or (),
+    age_grad_norms=config.logging.age_grad_norms,
   )
   num_rows = functions_lib.check(
     chosen, parts, truncation=pairs.truncation(config.sampler)

@@ -195,6 +195,9 @@ class Logging:
   # Learner steps at which a bucket of ages begins, after that of age 0: (1, 2,
   # 4) for ages 0, 1, 2 to 3, and 4 or more. None writes no metrics by age.
   age_buckets: OptionalEdges
+  # Also write the norm of the gradient by age, which takes one more backward
+  # pass of each update for each bucket.
+  age_grad_norms: bool
   # Run the events of a cycle as programs of their own, and wait for each, so
   # that timing.jsonl says how long each took, and mu. Programs of their own may
   # round otherwise than the cycle as one program.

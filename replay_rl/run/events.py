@@ -17,6 +17,7 @@ from replay_rl import base
 from replay_rl import rng
 from replay_rl.parallel import mesh
 from replay_rl.replay import buffer as buffer_lib
+from replay_rl.replay import histograms
 from replay_rl.rl import advantages as advantages_lib
 from replay_rl.run import generation as generation_lib
 from replay_rl.run import learner as learner_lib
@@ -275,6 +276,11 @@ def _update(
   functions: learner_lib.UpdateFunctions,
 ) -> tuple[base.LearnerState, base.Batch, base.Outcome, learner_lib.Status]:
   """Makes one update; leaves it out where the gate has ended the reuse."""
+  row_sets = None
+  if parts.age_grad_norms:
+    ages_B = learner.step - batch.rollouts.policy_version
+    buckets = histograms.age_buckets(ages_B, parts.age_edges)
+    row_sets = jnp.stack(list(buckets.values()))
 
   def update(learner):
     return learner_lib.update(
@@ -283,6 +289,7 @@ def _update(
       functions=functions,
       num_updates_since_fresh=clock.num_updates_since_fresh,
       num_microbatches=parts.num_microbatches,
+      row_sets=row_sets,
     )
 
   if functions.gate is None:

@@ -101,6 +101,7 @@ def update(
   functions: UpdateFunctions,
   num_updates_since_fresh: base.Array | int,
   num_microbatches: int,
+  row_sets: base.Array | None = None,
 ) -> tuple[base.LearnerState, base.Outcome, Status]:
   """Takes one optimizer step on the weighted sum of the tokens' losses.
 
@@ -116,6 +117,8 @@ def update(
     num_updates_since_fresh: `[]` integer, see `base.Proposal`.
     num_microbatches: must divide B. Only the activations of B /
       `num_microbatches` rows are in memory at a time.
+    row_sets: `[K, B]` bool, sets of rows for `Outcome.grad_norms_of_sets`; the
+      norm of each takes one more backward pass over all rows.
 
   Returns:
     The new learner, the outcome before the weights changed, and the status.
@@ -131,7 +134,11 @@ def update(
       'of an update'
     )
   outcome, gradients = _gradients(
-    state, batch, functions=functions, num_microbatches=num_microbatches
+    state,
+    batch,
+    functions=functions,
+    num_microbatches=num_microbatches,
+    row_sets=row_sets,
   )
   is_empty = ~jnp.any(batch.is_valid)
   is_accepted, ends_reuse = jnp.ones((), bool), jnp.zeros((), bool)
@@ -174,6 +181,7 @@ def _gradients(
   *,
   functions: UpdateFunctions,
   num_microbatches: int,
+  row_sets: base.Array | None,
 ) -> tuple[base.Outcome, base.PyTree]:
   """Returns the outcome of the loss, and its gradient."""
   rows, row_weights_B = _rows(batch, state.step, functions)
@@ -195,19 +203,29 @@ def _gradients(
     return loss, (logprobs_BT, token_loss.is_clipped)
 
   value_and_grad = jax.value_and_grad(loss_of_rows, has_aux=True)
-  if num_microbatches == 1:
-    (loss, (logprobs_BT, is_clipped_BT)), untied = value_and_grad(params, rows)
-  else:
+
+  def summed(rows):
+    if num_microbatches == 1:
+      (loss, seen), untied = value_and_grad(params, rows)
+      return (loss, untied), seen
 
     def accumulate(total, microbatch):
       (loss, seen), grads = value_and_grad(params, microbatch)
       return jax.tree.map(jnp.add, total, (loss, grads)), seen
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (loss, untied), seen = jax.lax.scan(
+    total, seen = jax.lax.scan(
       accumulate, zeros, _split(rows, num_microbatches)
     )
-    logprobs_BT, is_clipped_BT = _join(seen)
+    return total, _join(seen)
+
+  def norm_of_set(is_inside_B):
+    # The weights of the other tokens stay, so the parts add up to the gradient.
+    weights_BT = rows.token_weights * is_inside_B[:, None]
+    (_, untied), _ = summed(rows._replace(token_weights=weights_BT))
+    return optax.tree.norm(model.retie(untied))
+
+  (loss, untied), (logprobs_BT, is_clipped_BT) = summed(rows)
   gradients = model.retie(untied)
   outcome = base.Outcome(
     loss=loss,
@@ -216,6 +234,9 @@ def _gradients(
     row_weights=row_weights_B,
     grad_norm=optax.tree.norm(gradients),
     output_projection_grad_norm=jnp.linalg.norm(untied['output_projection']),
+    grad_norms_of_sets=(
+      None if row_sets is None else jax.lax.map(norm_of_set, row_sets)
+    ),
   )
   return outcome, gradients
 

@@ -93,6 +93,7 @@ def of_update(
         outcome.is_clipped,
         mask_BT,
         histograms.age_buckets(age_B, age_edges),
+        outcome.grad_norms_of_sets,
       ),
     },
     maxima={
@@ -121,14 +122,16 @@ def _of_ages(
   is_clipped_BT: base.Array,
   mask_BT: base.Array,
   buckets: dict[str, base.Array],
+  grad_norms: base.Array | None,
 ) -> dict[str, Mean]:
   """Returns means over the tokens of the rows of each bucket of ages.
 
-  The effective sample size is that of the bucket's tokens in an update, and its
-  mean is over the updates that have any, as for all ages together.
+  Effective sample size and norm of the gradient are those of the bucket's
+  tokens in an update, and their means are over the updates that have any, as
+  for all ages together.
   """
   means = {}
-  for name, is_inside_B in buckets.items():
+  for index, (name, is_inside_B) in enumerate(buckets.items()):
     inside_BT = mask_BT & is_inside_B[:, None]
     has_tokens = jnp.any(inside_BT)
     means[f'ess/{name}'] = Mean(
@@ -138,6 +141,11 @@ def _of_ages(
     )
     means[f'abs_log_ratio/{name}'] = _mean(jnp.abs(log_ratios_BT), inside_BT)
     means[f'clip_fraction/{name}'] = _mean(is_clipped_BT, inside_BT)
+    if grad_norms is not None:
+      # The norm of no token is 0.
+      means[f'grad_norm/{name}'] = Mean(
+        grad_norms[index], has_tokens.astype(jnp.float32)
+      )
   return means
 
 

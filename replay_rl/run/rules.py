@@ -26,7 +26,7 @@ def validate(config: config_lib.Config) -> None:
   _check_replay(config)
   _check_totals(config)
   _check_evaluation(config)
-  _check_age_buckets(config.logging.age_buckets)
+  _check_age_buckets(config.logging)
   start = config.warm_start
   if start.num_steps and start.warmup_steps >= start.num_steps:
     raise ValueError(
@@ -186,7 +186,13 @@ def _check_evaluation(config: config_lib.Config) -> None:
     )
 
 
-def _check_age_buckets(edges: tuple[Any, ...] | None) -> None:
+def _check_age_buckets(logging: config_lib.Logging) -> None:
+  edges: tuple[Any, ...] | None = logging.age_buckets
+  if logging.age_grad_norms and not edges:
+    raise ValueError(
+      'logging.age_grad_norms = True: must be False where '
+      f'logging.age_buckets = {edges}'
+    )
   if edges is None:
     return
   if not (

@@ -124,6 +124,7 @@ class Parts(NamedTuple):
   num_microbatches: parts into which an update splits its rows.
   histogram_bins: bins of a histogram, overflow included.
   age_edges: see `histograms.age_buckets`; () for no metrics by age.
+  age_grad_norms: see `config.Logging`.
   """
 
   shape: task_lib.Shape
@@ -142,6 +143,7 @@ class Parts(NamedTuple):
   num_microbatches: int
   histogram_bins: int
   age_edges: tuple[int, ...]
+  age_grad_norms: bool
 
   @property
   def num_fresh(self) -> int:

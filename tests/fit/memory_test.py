@@ -225,11 +225,15 @@ class MemoryTest(parameterized.TestCase):
       {'copy of the run': sum(actual.kept.values())},
     )
 
-  @parameterized.parameters((1, 1), (2, 2))
+  @parameterized.parameters((1, False, 1), (2, False, 2), (2, True, 4))
   def test_gradients_are_untied_and_summed_over_microbatches(
-    self, num_microbatches, factor
+    self, num_microbatches, by_age, factor
   ):
-    config = tiny.config(optimizer__num_microbatches=num_microbatches)
+    config = tiny.config(
+      optimizer__num_microbatches=num_microbatches,
+      logging__age_buckets=(1,),
+      logging__age_grad_norms=by_age,
+    )
     parts = _parts(config)
     actual = memory_lib.memory(config, parts, memory_lib.abstract_mesh(_ONE))
     vocab_size = parts.transformer.vocab_size

@@ -111,6 +111,16 @@ class FieldsTest(parameterized.TestCase):
     ):
       rules.validate(config)
 
+  @parameterized.parameters((None,), ((),))
+  def test_a_norm_by_age_needs_buckets(self, edges):
+    changes = {'logging.age_buckets': edges, 'logging.age_grad_norms': True}
+    with self.assertRaisesWithLiteralMatch(
+      ValueError,
+      'logging.age_grad_norms = True: must be False where logging.age_buckets '
+      f'= {edges}',
+    ):
+      rules.validate(_changed(countdown.get_config(), changes))
+
   @parameterized.parameters(
     (0, 'in [1, 9e+18]'),
     (2**64, 'in [1, 9e+18]'),

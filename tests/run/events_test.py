@@ -319,6 +319,25 @@ class ReplayTest(parameterized.TestCase):
         values['histogram/staleness'].tolist(), [16, 8 * (index >= 2), 0, 0]
       )
 
+  def test_the_gradient_is_measured_by_age(self):
+    changes = {
+      'replay__compose': 'fresh_anchored(replay_fraction=0.5, warmup_steps=0)',
+      'replay__batch_size': None,
+      'replay__updates_per_iteration': 1,
+      'logging__age_buckets': (1,),
+      'logging__age_grad_norms': True,
+    }
+    _, _, measured = _history(2, **changes)
+    # At first all rows are fresh. Then a third of them is one step old.
+    names = ('grad_norm/age_0', 'grad_norm/age_1_or_more', 'grad_norm')
+    fresh, replayed, whole = (float(measured[0][name]) for name in names)
+    np.testing.assert_allclose(fresh, whole, rtol=1e-5)
+    self.assertTrue(np.isnan(replayed))
+    fresh, replayed, whole = (float(measured[1][name]) for name in names)
+    self.assertGreater(replayed, 0)
+    self.assertNotAlmostEqual(fresh, whole, places=4)
+    self.assertBetween(whole, abs(fresh - replayed), fresh + replayed)
+
 
 def _one_more_than_the_reward(rewards, group_id):
   """Advantages that are all positive, and so all priorities."""

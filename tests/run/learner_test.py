@@ -109,6 +109,46 @@ class UpdateTest(parameterized.TestCase):
       seen.grad_norm, optax.tree.norm(gradient), rtol=1e-4
     )
 
+  @parameterized.product(tied=(True, False), num_microbatches=(1, 4))
+  def test_the_norms_of_sets_are_of_their_part_of_the_gradient(
+    self, tied, num_microbatches
+  ):
+    parts = updates.make_parts(tied)
+    params = parts.init_params_fn(jax.random.key(0))
+    sets = np.array(
+      [[1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1], [0] * 8, [1] * 8],
+      bool,
+    )
+    # A row that is not valid belongs to no set, whatever the set says.
+    is_valid = jnp.arange(8) != 1
+    whole, seen, _ = updates.update(
+      *(parts, params, self.rollouts, is_valid, num_microbatches),
+      row_sets=jnp.asarray(sets),
+    )
+    # Zero advantages leave a row in the batch, without a gradient.
+    of_sets = [
+      updates.gradient(
+        updates.update(
+          parts,
+          params,
+          self.rollouts._replace(
+            advantages=self.rollouts.advantages * is_inside
+          ),
+          is_valid,
+        )[0]
+      )
+      for is_inside in sets
+    ]
+    np.testing.assert_allclose(
+      seen.grad_norms_of_sets, [*map(optax.tree.norm, of_sets)], rtol=1e-4
+    )
+    self.assertEqual(float(seen.grad_norms_of_sets[2]), 0.0)
+    np.testing.assert_allclose(
+      seen.grad_norms_of_sets[3], seen.grad_norm, rtol=1e-5
+    )
+    both = jax.tree.map(jnp.add, *of_sets[:2])
+    self.assertLess(updates.distance(both, updates.gradient(whole)), 1e-5)
+
   @parameterized.parameters(True, False)
   def test_the_output_projection_norm_leaves_out_the_input_embedding(
     self, tied

@@ -58,7 +58,12 @@ UPDATES = ('updates/applied', 'updates/empty', 'updates/refused')
 
 
 def _of_update(
-  is_valid=IS_VALID, gaps=GAPS, became=0, num_bins=6, age_edges=()
+  is_valid=IS_VALID,
+  gaps=GAPS,
+  became=0,
+  num_bins=6,
+  age_edges=(),
+  grad_norms=None,
 ):
   """Returns the metrics of an update that was applied, empty or refused."""
   rollouts = base.Rollout(
@@ -88,6 +93,7 @@ def _of_update(
     row_weights=jnp.ones(6),
     grad_norm=jnp.float32(2.0),
     output_projection_grad_norm=jnp.float32(1.5),
+    grad_norms_of_sets=grad_norms,
   )
   flags = [jnp.asarray(number == became) for number in range(3)]
   status = learner.Status(*flags, ends_reuse=jnp.bool_(False))
@@ -151,6 +157,33 @@ class OfAgesTest(parameterized.TestCase):
       np.testing.assert_allclose(actual[name], value, rtol=1e-6, err_msg=name)
     for name, value in MEANS.items():
       self.assertAlmostEqual(float(actual[name]), value, places=5, msg=name)
+
+  def test_norms_of_the_gradient_are_named_by_age(self):
+    norms = jnp.array([3.0, 0.0, 5.0, 7.0])
+    updates = metrics.merge(
+      _of_update(age_edges=(1, 2, 4), grad_norms=norms),
+      # Only the first row, of age 0.
+      _of_update(
+        np.arange(6) == 0,
+        age_edges=(1, 2, 4),
+        grad_norms=jnp.array([6.0, 0.0, 0.0, 0.0]),
+      ),
+    )
+    actual = {
+      name: value
+      for name, value in _numbers(updates).items()
+      if name.startswith('grad_norm/')
+    }
+    self.assertEqual(
+      {name: str(float(value)) for name, value in actual.items()},
+      {
+        'grad_norm/age_0': '4.5',
+        'grad_norm/age_1': 'nan',
+        'grad_norm/age_2_3': '5.0',
+        'grad_norm/age_4_or_more': '7.0',
+      },
+    )
+    self.assertNotIn('grad_norm/age_0', _numbers(_of_update(age_edges=(1, 2))))
 
   def test_a_bucket_of_all_ages_has_what_is_reported_of_all(self):
     # All rows are younger than 9 steps.

@@ -84,6 +84,7 @@ def update(
   probs=None,
   start=None,
   num_updates_since_fresh=0,
+  row_sets=None,
   **changes,
 ):
   functions = make_functions(parts, **changes)
@@ -96,6 +97,7 @@ def update(
     start or learner.init(params, functions),
     make_batch(rollouts, is_valid, probs),
     num_updates_since_fresh=num_updates_since_fresh,
+    row_sets=row_sets,
   )
   return state, outcome, status
 

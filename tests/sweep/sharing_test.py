@@ -99,6 +99,7 @@ class KeyTest(parameterized.TestCase):
     {'num_seeds': 2},
     {'logging__histogram_bins': 5},
     {'logging__age_buckets': (1, 2)},
+    {'logging__age_buckets': (1,), 'logging__age_grad_norms': True},
     {'logging__num_samples': 3},
   )
   def test_other_programs_are_not(self, **changes):
