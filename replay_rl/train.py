@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -34,19 +33,16 @@ from replay_rl.lm.hf import files as hf_files
 from replay_rl.parallel import processes
 from replay_rl.provenance import environment
 from replay_rl.provenance import sources
-from replay_rl.run import budget
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
-from replay_rl.run import evaluation
 from replay_rl.run import logs
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import placement
 from replay_rl.run import programs as programs_lib
-from replay_rl.run import samples
+from replay_rl.run import session as session_lib
 from replay_rl.run import state
 from replay_rl.run import stopping
-from replay_rl.run import timing
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
 
@@ -142,37 +138,69 @@ def train(
     stopping.EmptyUpdatesError: too many updates in a row had no valid row.
     SystemExit: after a signal of `stopping.SIGNALS`, with 128 + its number.
   """
-  workdir = _resolved(workdir)
   with contextlib.ExitStack() as stack:
-    with processes.together('reading the config'):
-      environment.check()
-      task = build.task(config, functions)
-      stack.callback(task_lib.close, task)
-      experiment = build.experiment(config, task.shape, functions)
-      mesh, sampler_mesh = placement.meshes_of_run(config, experiment.parts)
-      machine.check(
-        *(config, experiment.parts, mesh, sampler_mesh),
-        allow_memory=allow_memory,
-      )
-    processes.check_mesh(mesh)
-    cache = pathlib.Path(config.cache_dir).expanduser()
-    jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
-    made_of = record(config, experiment, task)
-    _enter(workdir, made_of, config, allow_code_change, stack)
-    stack.enter_context(jax.set_mesh(mesh))
-    for note in task_lib.notes(task):
-      logs.say(note)
-    programs = make_programs(
-      experiment.parts,
-      task,
-      maker_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
+    session = opened(
+      config,
+      workdir,
+      stack,
+      allow_code_change=allow_code_change,
+      allow_memory=allow_memory,
+      make_programs=make_programs,
+      **functions,
     )
-    seeds = np.uint32(config.seed) + jnp.arange(
-      config.num_seeds, dtype=np.uint32
+    stack.enter_context(jax.set_mesh(session.mesh))
+    received = stack.enter_context(stopping.signals())
+    return session_lib.run(session, received, stop_after=stop_after)
+
+
+def opened(
+  config: config_lib.Config,
+  workdir: str | pathlib.Path,
+  stack: contextlib.ExitStack,
+  *,
+  allow_code_change: bool,
+  allow_memory: bool,
+  make_programs: MakePrograms,
+  **functions: Callable,
+) -> session_lib.Session:
+  """Opens a run at its newest checkpoint, or at its start.
+
+  Args:
+    stack: closes the run; its folder is locked until then.
+    config, workdir, allow_code_change, allow_memory, make_programs, functions:
+      see `train`.
+
+  Raises:
+    ValueError: see `train`.
+  """
+  workdir = _resolved(workdir)
+  with processes.together('reading the config'):
+    environment.check()
+    task = build.task(config, functions)
+    stack.callback(task_lib.close, task)
+    experiment = build.experiment(config, task.shape, functions)
+    mesh, sampler_mesh = placement.meshes_of_run(config, experiment.parts)
+    machine.check(
+      *(config, experiment.parts, mesh, sampler_mesh),
+      allow_memory=allow_memory,
     )
+  processes.check_mesh(mesh)
+  cache = pathlib.Path(config.cache_dir).expanduser()
+  jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
+  made_of = record(config, experiment, task)
+  _enter(workdir, made_of, config, allow_code_change, stack)
+  for note in task_lib.notes(task):
+    logs.say(note)
+  programs = make_programs(
+    experiment.parts,
+    task,
+    maker_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
+  )
+  seeds = np.uint32(config.seed) + np.arange(config.num_seeds, dtype=np.uint32)
+  with jax.set_mesh(mesh):
     run = programs.init(
       build.base_weights(config, experiment, task),
-      seeds,
+      jnp.asarray(seeds),
       state.of_seeds(experiment.parts.hyper, config.num_seeds),
     )
     checkpoints = stack.enter_context(
@@ -185,24 +213,23 @@ def train(
     restored = checkpoints.restore_latest(
       run, functools.partial(logs.check, workdir)
     )
-    if restored is None:
-      logs.check_unstarted(
-        workdir,
-        lines_per_iteration=config.num_seeds,
-        every=config.checkpoint.every,
-      )
-      restored = checkpoint.Restored(run, {})
-    del run  # Else a resumed run would hold a second one to its end.
-    return _loop(
-      restored,
-      experiment,
-      task,
-      programs,
-      checkpoints,
-      config,
+  if restored is None:
+    logs.check_unstarted(
       workdir,
-      stop_after,
+      lines_per_iteration=config.num_seeds,
+      every=config.checkpoint.every,
     )
+    restored = checkpoint.Restored(run, {})
+  return session_lib.Session(
+    config=config,
+    workdir=workdir,
+    experiment=experiment,
+    task=task,
+    mesh=mesh,
+    programs=programs,
+    checkpoints=checkpoints,
+    restored=restored,
+  )
 
 
 def record(
@@ -273,85 +300,6 @@ def _enter(
     path.read_text() if path.exists() else None,
     'all processes must share the workdir',
   )
-
-
-def _loop(
-  restored: checkpoint.Restored,
-  experiment: build.Experiment,
-  task: task_lib.Task | task_lib.TextTask,
-  programs: programs_lib.Programs,
-  checkpoints: checkpoint.Checkpoints,
-  config: config_lib.Config,
-  workdir: pathlib.Path,
-  stop_after: int | None,
-) -> state.RunState:
-  run = restored.run
-  first = int(jax.device_get(run.clock.iteration)[0])
-  end = config.num_iterations
-  if first:
-    logs.say(f'{workdir}: {first} of {end} iterations are done')
-  if stop_after is not None:
-    end = min(end, stop_after)
-  with contextlib.ExitStack() as stack:
-    received = stack.enter_context(stopping.signals())
-    log = None
-    with processes.together('opening the log'):
-      if processes.is_main():
-        log = stack.enter_context(
-          logs.open_all(
-            workdir,
-            name=config.name,
-            num_iterations=config.num_iterations,
-            iteration=first,
-            marks=restored.marks,
-            tensorboard=config.logging.tensorboard,
-            samples=config.logging.samples_every > 0,
-          )
-        )
-    progress: budget.Progress = {}
-    if first:
-      progress = budget.after({}, logs.read(workdir), experiment.stop)
-    for iteration in range(first, end):
-      if budget.is_over(progress):
-        logs.say(f'{workdir}: stop ended it after {iteration} iterations')
-        break
-      started = time.perf_counter()
-      run, measured = programs.cycle(run, experiment.schedule(iteration))
-      lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
-      of_events = timing.fields(programs.seconds(), progress, lines)
-      due = budget.seeds_due(progress, lines, config.evaluation)
-      if due:
-        greedy, sampled = jax.device_get(programs.evaluate(run))
-        lines = [
-          line | evaluation.summarize(*scores, config.evaluation)
-          if line['seed'] in due
-          else line
-          for line, *scores in zip(lines, greedy, sampled, strict=True)
-        ]
-      if log is not None:
-        log.write(lines, time.perf_counter() - started, of_events)
-      if _is_due(config.logging.samples_every, iteration):
-        shown = programs.samples(run)
-        if log is not None:
-          log.write_samples(samples.lines(shown, task))
-      progress = budget.after(progress, lines, experiment.stop)
-      stopping.check_finite(lines, checkpoints)
-      stopping.check_not_empty(run, config, experiment)
-      number = stopping.first_signal(received)
-      is_last = iteration + 1 == end or budget.is_over(progress)
-      stops = is_last or number is not None
-      if stops or _is_due(config.checkpoint.every, iteration):
-        stopping.check_weights(programs.is_finite(run), lines, checkpoints)
-        checkpoints.save(run, {} if log is None else log.marks())
-      if number is not None:
-        checkpoints.wait()
-        raise SystemExit(128 + number)
-    checkpoints.wait()
-  return run
-
-
-def _is_due(every: int, iteration: int) -> bool:
-  return every > 0 and (iteration + 1) % every == 0
 
 
 def main(argv: list[str]) -> None:

@@ -1,8 +1,12 @@
-"""Runs the cells of a sweep one after the other, in this process.
+"""Runs the cells of a sweep in this process: --executor=local, the default.
+
+    python -m replay_rl.sweep ...
+    python -m replay_rl.sweep ... -- --lockstep=16
 
 Cells with the same programs run one after the other and share them, so that
-each program is compiled once. A finished cell is skipped, an unfinished one
-continues from its checkpoint, and one that fails does not stop the others.
+each program is compiled once. With `--lockstep`, so many of them run at a time,
+see `lockstep`. A finished cell is skipped, an unfinished one continues from its
+checkpoint, and one that fails does not stop the others.
 """
 
 import functools
@@ -11,11 +15,14 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence
 
+from absl import flags
+
 from replay_rl import train
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import state
 from replay_rl.sweep import cells as cells_lib
+from replay_rl.sweep import lockstep
 from replay_rl.sweep import planning
 from replay_rl.sweep import progress as progress_lib
 from replay_rl.tasks import task as task_lib
@@ -25,18 +32,46 @@ def execute(work: planning.Work) -> list[planning.Ended]:
   """Runs the cells in this process; see `planning.Executor`.
 
   Raises:
-    ValueError: there are settings; it has none.
+    ValueError: a setting is wrong, or the cells cannot run in lockstep.
   """
-  if work.settings:
-    raise ValueError(
-      f'arguments = {list(work.settings)}: must be none for --executor=local'
+  num_cells = _num_cells(work.settings)
+  if num_cells is None:
+    return _run(
+      work.planned,
+      work.out,
+      say=work.say,
+      allow_code_change=work.allow_code_change,
     )
-  return _run(
-    work.planned,
-    work.out,
-    say=work.say,
-    allow_code_change=work.allow_code_change,
+  groups = [
+    work._replace(planned=group)
+    for group in planning.unfinished_groups(work.planned).values()
+  ]
+  for group in groups:
+    lockstep.check(group, num_cells=num_cells)
+  progress = progress_lib.Progress(work.planned, work.out, work.say)
+  for one in check(work):
+    progress.add(one)
+  for group in groups:
+    for one in lockstep.run(group, num_cells=num_cells):
+      progress.add(one)
+  return progress.ended
+
+
+def _num_cells(settings: Sequence[str]) -> int | None:
+  """Returns how many cells run in lockstep; None for one after the other.
+
+  Raises:
+    ValueError: a setting is wrong.
+  """
+  own = flags.FlagValues()
+  flags.DEFINE_integer(
+    'lockstep', None, 'Cells at a time.', lower_bound=2, flag_values=own
   )
+  try:
+    own(['local', *settings])
+  except flags.Error as error:
+    raise ValueError(f'{error} (after --, for --executor=local)') from error
+  return own['lockstep'].value
 
 
 def check(work: planning.Work) -> list[planning.Ended]:
@@ -137,9 +172,7 @@ def _run_cell(
         allow_code_change=allow_code_change,
       )
       planning.mark_finished(cell, folder)
-  except (ValueError, OSError) as raised:
-    error = str(raised)
   except Exception as raised:  # A user's function or a device may raise any.
-    error = f'{type(raised).__name__}: {raised}'
+    error = planning.reason(raised)
   seconds = time.perf_counter() - started
   return planning.Ended(cell.name, error, is_finished, seconds)

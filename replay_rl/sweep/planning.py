@@ -96,7 +96,7 @@ def plan(
   planned = []
   for cell in cells:
     try:
-      with _built(cell.config) as (task, experiment):
+      with built(cell.config) as (task, experiment):
         key = sharing.key(cell.config, experiment)
         cost_units = _cost(cell.config, experiment)
     except ValueError as error:
@@ -173,14 +173,21 @@ def check_finished(
   cell: cells_lib.Cell, folder: pathlib.Path, *, allow_code_change: bool
 ) -> None:
   """Raises ValueError if the folder holds another run, or one of other code."""
-  with _built(cell.config) as (task, experiment):
+  with built(cell.config) as (task, experiment):
     made_of = train.record(cell.config, experiment, task)
   train.add_checkpoint(made_of, cell.config)
   workdir.compare(folder, made_of, allow_code_change=allow_code_change)
 
 
+def reason(error: Exception) -> str:
+  """Returns what `Ended` says of an error."""
+  if isinstance(error, (ValueError, OSError)):
+    return str(error)
+  return f'{type(error).__name__}: {error}'
+
+
 @contextlib.contextmanager
-def _built(
+def built(
   config: config_lib.Config,
 ) -> Iterator[tuple[task_lib.Task | task_lib.TextTask, build.Experiment]]:
   """Builds the task of a cell, which ends with the body, and what uses it."""

@@ -1,0 +1,187 @@
+"""A run that is open, and the iterations that bring it to its end."""
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Collection
+from collections.abc import Generator
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+
+from replay_rl.parallel import processes
+from replay_rl.run import budget
+from replay_rl.run import build
+from replay_rl.run import checkpoint
+from replay_rl.run import config as config_lib
+from replay_rl.run import evaluation
+from replay_rl.run import events
+from replay_rl.run import logs
+from replay_rl.run import programs as programs_lib
+from replay_rl.run import samples
+from replay_rl.run import state
+from replay_rl.run import stopping
+from replay_rl.run import timing
+from replay_rl.tasks import task as task_lib
+
+
+class Session(NamedTuple):
+  """A run whose folder is locked and whose state is in memory.
+
+  config: the run.
+  workdir: its folder.
+  experiment, task: what was built from the config.
+  mesh: the devices; it has to be JAX's current mesh during the iterations.
+  programs: the compiled programs.
+  checkpoints: of the folder.
+  restored: where the run begins.
+  """
+
+  config: config_lib.Config
+  workdir: pathlib.Path
+  experiment: build.Experiment
+  task: task_lib.Task | task_lib.TextTask
+  mesh: jax.sharding.Mesh
+  programs: programs_lib.Programs
+  checkpoints: checkpoint.Checkpoints
+  restored: checkpoint.Restored
+
+
+class Asked(NamedTuple):
+  """A cycle to run: the state before it, to donate, and its events."""
+
+  run: state.RunState
+  events: programs_lib.Events
+
+
+class Cycled(NamedTuple):
+  """What became of a cycle.
+
+  run: the state after it.
+  measured: its metrics.
+  seconds_of_events: see `Programs.seconds`.
+  seconds_of_others: how long the run waited for other runs.
+  """
+
+  run: state.RunState
+  measured: events.Measured
+  seconds_of_events: Mapping[str, float]
+  seconds_of_others: float
+
+
+def run(
+  session: Session, received: Collection[int], *, stop_after: int | None
+) -> state.RunState:
+  """Brings a run to its end, and returns its state.
+
+  Args:
+    session, received, stop_after: see `iterations`.
+
+  Raises:
+    Exception: see `iterations`.
+  """
+  loop = iterations(session, received, stop_after=stop_after)
+  programs = session.programs
+  with contextlib.closing(loop):
+    cycled = None
+    while True:
+      try:
+        asked = next(loop) if cycled is None else loop.send(cycled)
+      except StopIteration as ended:
+        return ended.value
+      run, measured = programs.cycle(asked.run, asked.events)
+      cycled = Cycled(run, measured, programs.seconds(), 0.0)
+
+
+def iterations(
+  session: Session, received: Collection[int], *, stop_after: int | None
+) -> Generator[Asked, Cycled, state.RunState]:
+  """Yields each cycle that the run needs, and is sent what became of it.
+
+  Everything else of an iteration happens here: metrics, evaluation, samples,
+  log and checkpoint.
+
+  Args:
+    session: the run.
+    received: the signals of `stopping.signals`.
+    stop_after: number of iterations of the run after which to save and return;
+      None for all.
+
+  Returns:
+    The state of the run at its end.
+
+  Raises:
+    stopping.DivergedError, durable.WriteError, stopping.EmptyUpdatesError,
+    SystemExit: see `train.train`.
+  """
+  config, workdir, experiment, task = session[:4]
+  programs, checkpoints = session.programs, session.checkpoints
+  run, marks = session.restored
+  first = int(jax.device_get(run.clock.iteration)[0])
+  end = config.num_iterations
+  if first:
+    logs.say(f'{workdir}: {first} of {end} iterations are done')
+  if stop_after is not None:
+    end = min(end, stop_after)
+  with contextlib.ExitStack() as stack:
+    log = None
+    with processes.together('opening the log'):
+      if processes.is_main():
+        log = stack.enter_context(
+          logs.open_all(
+            workdir,
+            name=config.name,
+            num_iterations=config.num_iterations,
+            iteration=first,
+            marks=marks,
+            tensorboard=config.logging.tensorboard,
+            samples=config.logging.samples_every > 0,
+          )
+        )
+    progress: budget.Progress = {}
+    if first:
+      progress = budget.after({}, logs.read(workdir), experiment.stop)
+    for iteration in range(first, end):
+      if budget.is_over(progress):
+        logs.say(f'{workdir}: stop ended it after {iteration} iterations')
+        break
+      started = time.perf_counter()
+      cycled = yield Asked(run, experiment.schedule(iteration))
+      run, measured = cycled.run, cycled.measured
+      lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
+      of_events = timing.fields(cycled.seconds_of_events, progress, lines)
+      due = budget.seeds_due(progress, lines, config.evaluation)
+      if due:
+        greedy, sampled = jax.device_get(programs.evaluate(run))
+        lines = [
+          line | evaluation.summarize(*scores, config.evaluation)
+          if line['seed'] in due
+          else line
+          for line, *scores in zip(lines, greedy, sampled, strict=True)
+        ]
+      if log is not None:
+        seconds = time.perf_counter() - started - cycled.seconds_of_others
+        log.write(lines, seconds, of_events)
+      if _is_due(config.logging.samples_every, iteration):
+        shown = programs.samples(run)
+        if log is not None:
+          log.write_samples(samples.lines(shown, task))
+      progress = budget.after(progress, lines, experiment.stop)
+      stopping.check_finite(lines, checkpoints)
+      stopping.check_not_empty(run, config, experiment)
+      number = stopping.first_signal(received)
+      is_last = iteration + 1 == end or budget.is_over(progress)
+      stops = is_last or number is not None
+      if stops or _is_due(config.checkpoint.every, iteration):
+        stopping.check_weights(programs.is_finite(run), lines, checkpoints)
+        checkpoints.save(run, {} if log is None else log.marks())
+      if number is not None:
+        checkpoints.wait()
+        raise SystemExit(128 + number)
+    checkpoints.wait()
+  return run
+
+
+def _is_due(every: int, iteration: int) -> bool:
+  return every > 0 and (iteration + 1) % every == 0
