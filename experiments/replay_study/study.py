@@ -1,7 +1,8 @@
 """What all sweeps of the study share: the run, and its arms.
 
 The task is 3-digit addition, the model that of configs/base_small.py. A seed
-ends at the level, or when its budget is spent.
+ends at the level, or when its budget is spent. The sweeps of diversity have
+Countdown instead, and no level.
 """
 
 from typing import Any
@@ -60,6 +61,26 @@ def base(
       'logging.samples_every': 0,
       'checkpoint.every': 100,
       'checkpoint.keep': 1,
+    },
+  )
+
+
+def countdown(
+  *, quantum: float, seeds: range, num_samples: int
+) -> config_lib.Config:
+  """Returns `base` on Countdown; every seed spends its budget.
+
+  Args:
+    quantum, seeds: see `base`.
+    num_samples: of each of the 128 prompts of an evaluation, for pass@k.
+  """
+  return config_lib.changed(
+    base(quantum=quantum, seeds=seeds),
+    {
+      'task': 'countdown(num_numbers=3, max_number=8, slip_probability=0.2)',
+      'stop': f'max_cost(cost_units={BUDGET})',
+      'evaluation.num_prompts': 128,
+      'evaluation.num_samples': num_samples,
     },
   )
 
