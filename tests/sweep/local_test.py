@@ -317,7 +317,7 @@ class MainTest(train_test.TrainTestCase):
       ((self._file(), '--out=y', '--cells=1'), "--cells = '1': must be the"),
       (
         (self._file(), '--out=y', '--', '--time=1'),
-        "arguments = ['--time=1']: must be none for --executor=local",
+        "Unknown command line flag 'time' (after --, for --executor=local)",
       ),
       (('--executor=pbs',), 'flag --executor=pbs: value should be one of'),
       (('--no_flag',), "Unknown command line flag 'no_flag'"),

@@ -235,7 +235,7 @@ class SettingsTest(train_test.TrainTestCase):
     for setting, complaint in (
       ('--lockstep=1', 'flag --lockstep=1: 1 is not integer >= 2'),
       ('--lockstep=x', 'flag --lockstep=x: invalid literal'),
-      ('--time=1', "Unknown command line flag 'time'"),
+      ('--time=1', "Unknown command line flag 'time' (after --"),
     ):
       status, _, err = mains.ran(
         main.main, main.FLAGS, sweep, '--out=x', '--', setting
