@@ -170,9 +170,10 @@ class WeightTest(parameterized.TestCase):
     )
     self.assert_weights(weights.newest_unused, state, [4, 1, 2, 3])
     self.assert_weights(weights.oldest_unused, state, [1, 4, 3, 2])
-    state = buffer.mark_sampled(state, jnp.int32([2, 2]), STEP)
-    self.assert_weights(weights.newest_unused, state, [4, 1, 0, 3])
-    self.assert_weights(weights.oldest_unused, state, [1, 4, 0, 2])
+    # One slot was sampled twice, and one once.
+    state = buffer.mark_sampled(state, jnp.int32([2, 2, 3]), STEP)
+    self.assert_weights(weights.newest_unused, state, [4, 1, 0, 0])
+    self.assert_weights(weights.oldest_unused, state, [1, 4, 0, 0])
 
   @parameterized.parameters(weights.newest_unused, weights.oldest_unused)
   def test_more_slots_than_float32_counts_raise(self, rule):

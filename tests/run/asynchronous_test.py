@@ -1,5 +1,6 @@
 """Tests of runs whose weights change at logical times."""
 
+import fractions
 import json
 import pathlib
 
@@ -125,6 +126,32 @@ class VersionsTest(parameterized.TestCase):
     newest = set(rows.policy_version.tolist()) & set(params)
     self.assertGreater(len(newest), 1)
 
+  def test_spans_begin_with_the_first_token_after_their_start(self):
+    parts = tiny_run.experiment(**_changes()).parts
+    parts = parts._replace(num_publications=3, num_spans=4)
+    longest = parts.shape.max_new_tokens
+    self.assertEqual(longest, 4)
+    # Publication 9 of 9 is in slot 2 of a ring of 3, and 7 in slot 0.
+    event = schedule.Generate(
+      (
+        schedule.Span(7, 0),
+        schedule.Span(8, fractions.Fraction(1, 4)),
+        schedule.Span(9, fractions.Fraction(3, 10)),
+      ),
+      9,
+    )
+    spans = generation.spans_of(event, parts)
+    self.assertEqual(spans.slots.tolist(), [0, 1, 2, 2])
+    self.assertEqual(spans.first_tokens.tolist(), [0, 1, 2, 4])
+
+  def test_a_generation_of_one_version_is_not_mixed(self):
+    changes = _changes(every=1, flight=False)
+    *_, (run, measured, _) = _cycles(changes, 4)
+    self.assertEqual(
+      tiny_run.numbers(measured)['mixed_versions_fraction'][0], 0
+    )
+    self.assertGreater(_rows(run).policy_version[-1], 0)
+
   def test_lines_tell_the_age_of_tokens_and_the_mixed_rollouts(self):
     *_, (run, measured, _) = _cycles(_changes(every=1), 5)
     values = tiny_run.numbers(measured)
@@ -142,6 +169,7 @@ class VersionsTest(parameterized.TestCase):
     ([(0, 0), (1, 0.5), (2, 0.2)], 2, 'must start in order'),
     ([(1, 0)], 0, 'of the 0 publications so far'),
     ([(1, 0)], 9, 'the latest 3 of 9 publications'),
+    ([(6, 0)], 9, 'the latest 3 of 9 publications'),
     ([(7, x / 10) for x in range(9)], 9, 'must be at most 5, with'),
   )
   def test_spans_that_no_sampler_can_follow_raise(

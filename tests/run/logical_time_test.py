@@ -137,6 +137,23 @@ class SystemTest(parameterized.TestCase):
       self.assertLessEqual(needs.num_spans, num_spans + 3)
     self.assertEqual(num_published, len(published))
 
+  def test_weights_that_come_when_a_generation_ends_are_of_the_next_one(self):
+    # A generation and an update take the same time, from 0, 1, 2, ... on.
+    system = logical_time.System(
+      num_workers=1,
+      num_trainers=1,
+      mu=_FRACTION(1),
+      batch_size=4,
+      num_fresh=4,
+      publish_every=1,
+      uses_once=False,
+    )
+    # Update 0 starts at 1, when generation 0 ends, and is published at 2.
+    self.assertEqual(
+      [[*system.publications(generation)] for generation in range(4)],
+      [[(max(0, generation - 1), 0)] for generation in range(4)],
+    )
+
   def test_a_queue_trains_on_no_rollout_twice_and_leaves_few(self):
     for num_workers in (1, 2, 9):
       constants = {

@@ -64,6 +64,7 @@ def _of_update(
   num_bins=6,
   age_edges=(),
   grad_norms=None,
+  token_versions=None,
 ):
   """Returns the metrics of an update that was applied, empty or refused."""
   rollouts = base.Rollout(
@@ -76,6 +77,7 @@ def _of_update(
     prompt_id=jnp.zeros(6, jnp.uint32),
     rollout_id=jnp.zeros(6, jnp.uint32),
     policy_version=jnp.array([5, 3, 5, 1, 5, 5], jnp.int32),
+    token_versions=token_versions,
   )
   batch = base.Batch(
     rollouts=rollouts,
@@ -136,6 +138,15 @@ class OfUpdateTest(parameterized.TestCase):
     self.assertEqual(
       actual['histogram/steps_since_last_use'].tolist(), [2, 0, 0, 2]
     )
+
+  def test_the_age_of_tokens_leaves_out_rows_that_are_not_valid(self):
+    # The first tokens have the versions of their rollouts; step 5 learns.
+    versions = np.array([[5, 5], [3, 4], [5, 5], [1, 5], [5, 5], [5, 5]])
+    versions[~IS_VALID] = -1000
+    actual = _numbers(_of_update(token_versions=jnp.asarray(versions)))
+    ages = (5 - versions)[IS_VALID]
+    self.assertEqual(float(actual['staleness/tokens']), ages.mean())
+    self.assertNotIn('staleness/tokens', _numbers(_of_update()))
 
   def test_an_update_without_rows_has_no_mean_and_no_row(self):
     actual = _numbers(_of_update(is_valid=np.zeros(6, bool), became=1))

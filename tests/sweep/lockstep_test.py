@@ -192,8 +192,9 @@ class RunTest(train_test.TrainTestCase):
     self._assert_as_alone(cells, out)
 
   def test_other_events_are_other_cycles(self):
-    # The updates of a queue do not begin before its second iteration.
-    cells, out = make_cells(sampler__weight_lag=2), self.workdir('sweep')
+    # Iterations make one update and two in turn, and a cell is one ahead.
+    cells = make_cells(replay__updates_per_iteration=1.5)
+    out = self.workdir('sweep')
     for cell in cells:
       cell.config.stop = None
     train.train(cells[0].config, out / cells[0].name, stop_after=1)
