@@ -18,11 +18,14 @@ from replay_rl.replay import keep
 from replay_rl.replay import sampling
 from replay_rl.replay import weights
 from replay_rl.rl import advantages
+from replay_rl.rl import corrections
 from replay_rl.rl import gates
 from replay_rl.rl import importance
 from replay_rl.rl import losses
 from replay_rl.rl import optimizers
+from replay_rl.rl import penalties
 from replay_rl.rl import statistics
+from replay_rl.rl import token_losses
 from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
@@ -49,11 +52,14 @@ OFFERED = {
 def _kind(
   module: types.ModuleType,
   *positionals: str,
+  others: Collection[types.ModuleType] = (),
   without: Collection[str] = (),
   **joined: Any,
 ) -> choices.Kind:
-  """Returns the functions of a module with these arguments, but `without`."""
-  listed = choices.functions_like(module, *positionals)
+  """Returns the functions of modules with these arguments, but `without`."""
+  listed = {}
+  for source in (module, *others):
+    listed |= choices.functions_like(source, *positionals)
   functions = {name: listed[name] for name in listed if name not in without}
   return choices.Kind(functions, positionals, **joined)
 
@@ -82,7 +88,16 @@ KINDS = {
     'loss.advantage',
     _kind(advantages, 'rewards', 'group_id', without=('group_has_variance',)),
   ),
-  'loss': ('loss.policy', _kind(losses, 'inputs')),
+  'loss': (
+    'loss.policy',
+    _kind(
+      losses,
+      'inputs',
+      others=(corrections, penalties),
+      operator='+',
+      join=token_losses.total,
+    ),
+  ),
   'statistics': ('loss.statistics', _kind(statistics, 'inputs')),
   'normalizer': ('loss.normalizer', _kind(losses, 'loss_mask')),
   'row_weights': ('loss.row_weights', _kind(importance, 'batch')),
