@@ -157,10 +157,10 @@ def a3po(
     clip_high: inf for no upper bound.
     max_ratio: the largest weight pi_prox / mu of a token.
   """
+  log_ratios_BT = token_losses.log_ratios(inputs)
   chex.assert_equal_shape([inputs.age, inputs.advantages])
   chex.assert_type(inputs.age, int)
   shares_B = 1.0 - 1.0 / jnp.maximum(inputs.age, 1)
-  log_ratios_BT = token_losses.log_ratios(inputs)
   # An infinite log ratio times a share of 0 would be nan.
   bounded_BT, _ = importance.bounded(log_ratios_BT)
   log_weights_BT = jax.lax.stop_gradient(shares_B[:, None] * bounded_BT)

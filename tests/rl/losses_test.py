@@ -91,18 +91,6 @@ class HandValuesTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(2.0, -2.0)
-  def test_truncated_importance_sampling(self, advantage):
-    weights = np.array([1.0, 1.5, 0.5, 2.0])
-    loss_cases.check_row(
-      loss_cases.LOSSES['truncated_importance_sampling'],
-      self.LOG_RATIOS,
-      advantage,
-      loss=advantage * weights,
-      grad=-advantage * weights,
-      is_clipped=[False, False, False, True],
-    )
-
-  @parameterized.parameters(2.0, -2.0)
   def test_cispo(self, advantage):
     weights = np.array([1.0, 1.3, 0.8, 1.3])
     loss_cases.check_row(
@@ -130,6 +118,22 @@ class HandValuesTest(parameterized.TestCase):
       loss=[weight * advantage] * 4,
       grad=[-weight * advantage] * 4,
       is_clipped=[is_clipped] * 4,
+    )
+
+  @parameterized.parameters(
+    (2.0, [-2.0, -2.6, -1.0, -2.6], [1, 0, 1, 0]),
+    (-2.0, [2.0, 3.0, 1.6, 8.0], [1, 1, 0, 1]),
+  )
+  def test_bapo_has_the_bounds_of_the_statistics(
+    self, advantage, loss, has_gradient
+  ):
+    loss_cases.check_row(
+      loss_cases.LOSSES['bapo'],
+      self.LOG_RATIOS,
+      advantage,
+      loss=loss,
+      grad=np.multiply(loss, has_gradient),
+      is_clipped=np.equal(has_gradient, 0),
     )
 
   def test_m2po_drops_tokens_above_the_cutoff(self):
@@ -242,9 +246,14 @@ class EveryLossTest(parameterized.TestCase):
     'clipped_surrogate',
     'gspo',
     'm2po',
-    'truncated_importance_sampling',
     'cispo',
     'topr',
+    'bapo',
+    'truncated_importance_sampling',
+    'sequence_truncated_importance_sampling',
+    'masked_importance_sampling',
+    'icepop',
+    'a3po',
   )
   def test_on_policy_gradient_is_that_of_reinforce(self, name):
     logprobs, _, advantages, mask = map(jnp.array, loss_cases.random_batch())
@@ -324,11 +333,3 @@ class EveryLossTest(parameterized.TestCase):
     ]:
       with self.assertRaisesRegex(AssertionError, message):
         loss_cases.LOSSES[name](*batch)
-
-  def test_m2po_without_statistics_raises(self):
-    with self.assertRaisesRegex(
-      ValueError, 'LossInputs.statistics = None: must be given for m2po'
-    ):
-      loss_cases.of_arrays(
-        lambda inputs: losses.m2po(inputs._replace(statistics=None))
-      )(*loss_cases.random_batch())
