@@ -209,7 +209,7 @@ def _decoupled(
 ) -> base.TokenLoss:
   """Returns `decoupled_ppo` from log w and log u, zero outside the mask."""
   bounded_BT, is_bounded_BT = importance.bounded(log_weights)
-  weights_BT = jax.lax.stop_gradient(jnp.exp(bounded_BT))
+  weights_BT = jnp.exp(bounded_BT)
   surrogate_BT, is_clipped_BT = token_losses.bounded_surrogate(
     log_ratios,
     inputs.advantages[:, None],

@@ -121,8 +121,9 @@ def m2po(inputs: base.LossInputs) -> base.TokenLoss:
 def bapo(inputs: base.LossInputs) -> base.TokenLoss:
   """Returns -min(r A, clip(r, c_low, c_high) A) with bounds of this batch.
 
-  BAPO, https://arxiv.org/abs/2510.18927, algorithm 1. The paper chooses the
-  bounds once per update, and so do we: the whole batch does, not a microbatch.
+  BAPO, https://arxiv.org/abs/2510.18927, algorithm 1. A batch has one pair of
+  bounds, whatever its microbatches. The rows of a batch of the paper have one
+  mu, where these have a mu each.
 
   Args:
     inputs: logprobs, behavior_logprobs, advantages, loss_mask and statistics

@@ -95,7 +95,7 @@ def weighted(
 def of_advantages(
   inputs: base.LossInputs, loss: base.Array, is_clipped: base.Array
 ) -> base.TokenLoss:
-  """Returns a loss with a factor A, which is masked here."""
+  """Returns the record of a loss with a factor A, zero outside the mask."""
   mask_BT = inputs.loss_mask
   has_gradient_BT = mask_BT & (inputs.advantages != 0)[:, None]
   return base.TokenLoss(

@@ -3,6 +3,7 @@
 import functools
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -361,3 +362,20 @@ class MicrobatchesTest(parameterized.TestCase):
       for rows in halves
     ]
     self.assertFalse(np.allclose(np.concatenate(parts), expected))
+
+  @parameterized.parameters(
+    functools.partial(statistics.balanced_clip_bounds, **_BAPO),
+    statistics.mean_reference_log_ratio,
+  )
+  def test_devices_with_a_part_of_the_rows_agree(self, statistics_fn):
+    rng = np.random.default_rng(5)
+    inputs = inputs_of(
+      rng.normal(0.0, 0.5, (8, 6)), rng.normal(size=8), rng.random((8, 6)) < 0.8
+    )._replace(reference_logprobs=np.full((8, 6), -1.5, np.float32))
+    mesh = jax.make_mesh((4,), ('data',))
+    rows = jax.sharding.NamedSharding(mesh, jax.P('data'))
+    chex.assert_trees_all_close(
+      jax.jit(statistics_fn)(jax.device_put(inputs, rows)),
+      jax.jit(statistics_fn)(inputs),
+      rtol=1e-6,
+    )
