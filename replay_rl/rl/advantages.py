@@ -103,9 +103,7 @@ def w_reinforce(
     `[B]` float.
   """
   _check(rewards, group_id)
-  return jnp.where(rewards >= min_correct, correct_weight, -1.0).astype(
-    rewards.dtype
-  )
+  return jnp.where(rewards >= min_correct, correct_weight, -1.0)
 
 
 def group_has_variance(rewards: base.Array, group_id: base.Array) -> base.Array:

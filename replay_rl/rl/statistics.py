@@ -97,8 +97,8 @@ def balanced_clip_bounds(
       raise ValueError(
         f'{name}_start = {start}: must be at most {name}_end = {end}'
       )
-  # Rounding must not add a step of 1e-16 before the end.
-  num_steps = math.ceil(round((high_end - high_start) / high_step, 6))
+  # Rounding may repeat the end, which changes nothing.
+  num_steps = math.ceil((high_end - high_start) / high_step)
   highs_K = jnp.array(
     [*(high_start + high_step * i for i in range(num_steps)), high_end]
   )

@@ -229,12 +229,17 @@ class BalancedClipBoundsTest(parameterized.TestCase):
 
   def test_the_last_step_ends_at_the_end(self):
     inputs = inputs_of(np.log([[2.0], [1.0]]), [1.0, -1.0], np.ones((2, 1)))
-    for min_share, high in ((0.6, 1.7), (0.64, 1.9), (0.9, 1.9)):
+    for min_share, low, high in (
+      (0.6, 0.6, 1.7),
+      (0.64, 0.6, 1.9),
+      (0.9, 0.9, 1.9),
+    ):
       actual = statistics.balanced_clip_bounds(
         inputs,
         **(_BAPO | dict(min_share=min_share, high_end=1.9, high_step=0.5)),
       )
       np.testing.assert_allclose(actual['highest_ratio'], high, rtol=1e-6)
+      np.testing.assert_allclose(actual['lowest_ratio'], low, rtol=1e-6)
 
   def test_bounds_equal_those_of_the_loop_of_the_paper(self):
     rng = np.random.default_rng(0)
