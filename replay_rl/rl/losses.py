@@ -17,6 +17,8 @@ weights come from the mask of the whole batch, before it is cut into
 microbatches, so that the sum over the microbatches is the loss of the batch.
 """
 
+import functools
+import operator
 from typing import Annotated
 
 import chex
@@ -218,6 +220,21 @@ def topr(inputs: base.LossInputs) -> base.TokenLoss:
   return token_losses.weighted(
     inputs, weights_B[:, None], is_clipped_B[:, None]
   )
+
+
+def total(*loss_fns: base.LossFn) -> base.LossFn:
+  """Returns the sum of losses; a token is clipped if one of them clips it."""
+
+  def loss_fn(inputs: base.LossInputs) -> base.TokenLoss:
+    terms = [function(inputs) for function in loss_fns]
+    return base.TokenLoss(
+      loss=functools.reduce(operator.add, [term.loss for term in terms]),
+      is_clipped=functools.reduce(
+        operator.or_, [term.is_clipped for term in terms]
+      ),
+    )
+
+  return loss_fn
 
 
 def token_mean(loss_mask: base.Array) -> base.Array:

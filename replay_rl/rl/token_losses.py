@@ -1,7 +1,5 @@
-"""Parts that policy losses share: what they read, weigh, bound and add up."""
+"""Parts that policy losses share: what they read, weigh and bound."""
 
-import functools
-import operator
 from collections.abc import Mapping
 
 import chex
@@ -102,18 +100,3 @@ def of_advantages(
     loss=jnp.where(mask_BT, loss, 0.0),
     is_clipped=has_gradient_BT & is_clipped,
   )
-
-
-def total(*loss_fns: base.LossFn) -> base.LossFn:
-  """Returns the sum of losses; a token is clipped if one of them clips it."""
-
-  def loss_fn(inputs: base.LossInputs) -> base.TokenLoss:
-    terms = [function(inputs) for function in loss_fns]
-    return base.TokenLoss(
-      loss=functools.reduce(operator.add, [term.loss for term in terms]),
-      is_clipped=functools.reduce(
-        operator.or_, [term.is_clipped for term in terms]
-      ),
-    )
-
-  return loss_fn

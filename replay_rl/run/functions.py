@@ -25,7 +25,6 @@ from replay_rl.rl import losses
 from replay_rl.rl import optimizers
 from replay_rl.rl import penalties
 from replay_rl.rl import statistics
-from replay_rl.rl import token_losses
 from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
@@ -57,10 +56,8 @@ def _kind(
   **joined: Any,
 ) -> choices.Kind:
   """Returns the functions of modules with these arguments, but `without`."""
-  listed = {}
-  for source in (module, *others):
-    listed |= choices.functions_like(source, *positionals)
-  functions = {name: listed[name] for name in listed if name not in without}
+  listed = [choices.functions_like(x, *positionals) for x in (module, *others)]
+  functions = {x: part[x] for part in listed for x in part if x not in without}
   return choices.Kind(functions, positionals, **joined)
 
 
@@ -95,7 +92,7 @@ KINDS = {
       'inputs',
       others=(corrections, penalties),
       operator='+',
-      join=token_losses.total,
+      join=losses.total,
     ),
   ),
   'statistics': ('loss.statistics', _kind(statistics, 'inputs')),

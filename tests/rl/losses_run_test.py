@@ -36,6 +36,7 @@ class RunTest(train_test.TrainTestCase):
     workdir = self.workdir()
     config = tiny.config(
       num_iterations=2,
+      warm_start__num_steps=0,  # A wrong answer has a gradient, too.
       loss__policy=policy,
       loss__statistics=statistics,
       loss__advantage='w_reinforce(correct_weight=0.1, min_correct=0.5)',
