@@ -143,6 +143,7 @@ class CallsTest(parameterized.TestCase):
         'group_standardized',
         'group_mean_baseline',
         'group_has_variance',
+        'w_reinforce',
         'leave_one_out',
       },
     )
@@ -150,9 +151,9 @@ class CallsTest(parameterized.TestCase):
       set(choices.functions_like(gates)),
       {'accept_all', 'ess_scaled_rate', 'gradient_gate'},
     )
-    actual = choices.functions_like(losses, 'inputs')
-    self.assertIn('clipped_surrogate', actual)
-    self.assertNotIn('_check', actual)
+    actual = choices.functions_like(losses, 'loss_mask')
+    self.assertIn('token_mean', actual)
+    self.assertNotIn('_check_mask', actual)
     imported = types.ModuleType('imported')
     imported.leave_one_out = advantages.leave_one_out
     self.assertEqual(

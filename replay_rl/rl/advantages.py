@@ -3,7 +3,8 @@
 Groups are found by `group_id`, never by the position of the rows, and may have
 any size. Rewards are compared pair by pair. The cost grows as B^2, but is below
 1 ms at B = 1024; no sum depends on the order in which a scatter adds; and a
-group of equal rewards gets advantages of exactly zero.
+group of equal rewards gets advantages of exactly zero. `w_reinforce` compares
+with a constant instead.
 """
 
 from typing import Annotated
@@ -76,6 +77,33 @@ def leave_one_out(rewards: base.Array, group_id: base.Array) -> base.Array:
   """
   num_others_B = _group_size(group_id) - 1
   return _total_lead(rewards, group_id) / _at_least_one(num_others_B)
+
+
+@constants.checked
+def w_reinforce(
+  rewards: base.Array,
+  group_id: base.Array,
+  *,
+  correct_weight: Annotated[base.Scalar, constants.interval('[0, 1e+06]')],
+  min_correct: Annotated[base.Scalar, constants.interval('[-1e+06, 1e+06]')],
+) -> base.Array:
+  """Returns `correct_weight` for a correct response and -1 for a wrong one.
+
+  Weighted REINFORCE, "The Surprising Effectiveness of Negative Reinforcement in
+  LLM Reasoning", https://arxiv.org/abs/2506.01347, with `losses.reinforce`. The
+  paper's rewards are 1 and -1, where here `min_correct` divides any two.
+
+  Args:
+    rewards: `[B]` float.
+    group_id: `[B]` int, not used: there is no baseline.
+    correct_weight: 0.1 in the paper; 0 learns from wrong responses alone.
+    min_correct: the least reward of a correct response.
+
+  Returns:
+    `[B]` float.
+  """
+  _check(rewards, group_id)
+  return jnp.where(rewards >= min_correct, correct_weight, -1.0)
 
 
 def group_has_variance(rewards: base.Array, group_id: base.Array) -> base.Array:

@@ -3,26 +3,31 @@
 With its constants bound, each loss is a `base.LossFn`: it returns one number
 per token, before any average. The ratio r is always pi / mu, the learner's
 policy over the one that sampled the token; A is the advantage of the row.
+`corrections` has the losses whose difference is the weight of a token, and
+`penalties` those with a divergence from another policy.
 
 `is_clipped` marks the tokens of non-zero advantage at which a bound acts. The
-bound removes the gradient in `clipped_surrogate`, `gspo` and `m2po`, and limits
-the weight of the gradient in the others. Before any exponential, every loss
-passes its log ratios through `importance.bounded`, which is such a bound too.
+bound removes the gradient in `clipped_surrogate`, `gspo`, `bapo` and `m2po`,
+and limits the weight of the gradient in `cispo` and `topr`. Before any
+exponential, every loss passes its log ratios through `importance.bounded`,
+which is such a bound too.
 
 A normalizer is a `base.NormalizerFn`: the loss is sum(weights * loss). The
 weights come from the mask of the whole batch, before it is cut into
 microbatches, so that the sum over the microbatches is the loss of the batch.
 """
 
+import functools
+import operator
 from typing import Annotated
 
 import chex
-import jax
 import jax.numpy as jnp
 
 from replay_rl import base
 from replay_rl import constants
 from replay_rl.rl import importance
+from replay_rl.rl import token_losses
 
 _Clip = Annotated[base.Scalar, constants.interval('[0, inf]')]
 
@@ -48,14 +53,14 @@ def clipped_surrogate(
     clip_high: inf for no upper bound.
     dual_clip: the largest ratio where A < 0; None for no bound.
   """
-  surrogate_BT, is_clipped_BT = _bounded_surrogate(
-    _log_ratios(inputs),
+  surrogate_BT, is_clipped_BT = token_losses.bounded_surrogate(
+    token_losses.log_ratios(inputs),
     inputs.advantages[:, None],
-    clip_low=clip_low,
-    clip_high=clip_high,
+    lowest=1.0 - clip_low,
+    highest=1.0 + clip_high,
     max_ratio=jnp.inf if dual_clip is None else dual_clip,
   )
-  return _token_loss(inputs, -surrogate_BT, is_clipped_BT)
+  return token_losses.of_advantages(inputs, -surrogate_BT, is_clipped_BT)
 
 
 @constants.checked
@@ -73,16 +78,18 @@ def gspo(
     clip_low: 1 or more for no lower bound; 3e-4 in the paper.
     clip_high: inf for no upper bound; 4e-4 in the paper.
   """
-  log_ratios_BT = _log_ratios(inputs)
+  log_ratios_BT = token_losses.log_ratios(inputs)
   lengths_B = jnp.maximum(jnp.sum(inputs.loss_mask, axis=1), 1)
-  surrogate_B, is_clipped_B = _bounded_surrogate(
+  surrogate_B, is_clipped_B = token_losses.bounded_surrogate(
     jnp.sum(log_ratios_BT, axis=1) / lengths_B,
     inputs.advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
+    lowest=1.0 - clip_low,
+    highest=1.0 + clip_high,
     max_ratio=jnp.inf,
   )
-  return _token_loss(inputs, -surrogate_B[:, None], is_clipped_B[:, None])
+  return token_losses.of_advantages(
+    inputs, -surrogate_B[:, None], is_clipped_B[:, None]
+  )
 
 
 def m2po(inputs: base.LossInputs) -> base.TokenLoss:
@@ -97,20 +104,44 @@ def m2po(inputs: base.LossInputs) -> base.TokenLoss:
       are read. statistics: what `statistics.second_moment_cutoff` returned.
 
   Raises:
-    ValueError: there are no statistics.
+    ValueError: there is no such statistic.
   """
-  statistics = base.required(inputs, 'statistics', 'm2po')
-  log_ratios_BT = _log_ratios(inputs)
+  cutoff = token_losses.statistic(inputs, 'second_moment_cutoff', 'm2po')
+  log_ratios_BT = token_losses.log_ratios(inputs)
   is_dropped_BT = importance.moves_away(log_ratios_BT, inputs.advantages) & (
-    log_ratios_BT**2 > statistics['second_moment_cutoff']
+    log_ratios_BT**2 > cutoff
   )
   bounded_BT, is_bounded_BT = importance.bounded(log_ratios_BT)
   surrogate_BT = jnp.exp(bounded_BT) * inputs.advantages[:, None]
-  return _token_loss(
+  return token_losses.of_advantages(
     inputs,
     jnp.where(is_dropped_BT, 0.0, -surrogate_BT),
     is_dropped_BT | is_bounded_BT,
   )
+
+
+def bapo(inputs: base.LossInputs) -> base.TokenLoss:
+  """Returns -min(r A, clip(r, c_low, c_high) A) with bounds of this batch.
+
+  BAPO, https://arxiv.org/abs/2510.18927, algorithm 1. A batch has one pair of
+  bounds, whatever its microbatches. The rows of a batch of the paper have one
+  mu, where these have a mu each.
+
+  Args:
+    inputs: logprobs, behavior_logprobs, advantages, loss_mask and statistics
+      are read. statistics: what `statistics.balanced_clip_bounds` returned.
+
+  Raises:
+    ValueError: there are no such statistics.
+  """
+  surrogate_BT, is_clipped_BT = token_losses.bounded_surrogate(
+    token_losses.log_ratios(inputs),
+    inputs.advantages[:, None],
+    lowest=token_losses.statistic(inputs, 'lowest_ratio', 'bapo'),
+    highest=token_losses.statistic(inputs, 'highest_ratio', 'bapo'),
+    max_ratio=jnp.inf,
+  )
+  return token_losses.of_advantages(inputs, -surrogate_BT, is_clipped_BT)
 
 
 def reinforce(inputs: base.LossInputs) -> base.TokenLoss:
@@ -122,8 +153,8 @@ def reinforce(inputs: base.LossInputs) -> base.TokenLoss:
   Args:
     inputs: logprobs, advantages and loss_mask are read.
   """
-  _check(inputs)
-  return _weighted(inputs, 1.0, jnp.zeros_like(inputs.loss_mask))
+  token_losses.check(inputs)
+  return token_losses.weighted(inputs, 1.0, jnp.zeros_like(inputs.loss_mask))
 
 
 @constants.checked
@@ -143,32 +174,8 @@ def asymre(
     inputs: logprobs, advantages and loss_mask are read.
     delta_v: in units of reward, -0.1 in https://arxiv.org/abs/2604.08706.
   """
-  _check(inputs)
+  token_losses.check(inputs)
   return reinforce(inputs._replace(advantages=inputs.advantages - delta_v))
-
-
-@constants.checked
-def truncated_importance_sampling(
-  inputs: base.LossInputs,
-  *,
-  max_ratio: Annotated[base.Scalar, constants.interval('[1e-06, inf]')],
-) -> base.TokenLoss:
-  """Returns -sg(min(r, max_ratio)) A log pi, sg stopping the gradient.
-
-  Truncation as in IMPALA, https://arxiv.org/abs/1802.01561, section 4.1, at
-  each token by itself.
-
-  Args:
-    inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
-    max_ratio: the largest weight of a token.
-  """
-  log_ratios_BT, is_bounded_BT = importance.bounded(_log_ratios(inputs))
-  ratios_BT = jnp.exp(log_ratios_BT)
-  return _weighted(
-    inputs,
-    jnp.minimum(ratios_BT, max_ratio),
-    is_bounded_BT | (ratios_BT > max_ratio),
-  )
 
 
 @constants.checked
@@ -185,10 +192,12 @@ def cispo(
     clip_low: 1 or more for no lower bound, as in the paper.
     clip_high: inf for no upper bound.
   """
-  log_ratios_BT, is_bounded_BT = importance.bounded(_log_ratios(inputs))
+  log_ratios_BT, is_bounded_BT = importance.bounded(
+    token_losses.log_ratios(inputs)
+  )
   ratios_BT = jnp.exp(log_ratios_BT)
   weights_BT = jnp.clip(ratios_BT, 1.0 - clip_low, 1.0 + clip_high)
-  return _weighted(
+  return token_losses.weighted(
     inputs, weights_BT, is_bounded_BT | (weights_BT != ratios_BT)
   )
 
@@ -203,12 +212,29 @@ def topr(inputs: base.LossInputs) -> base.TokenLoss:
   Args:
     inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
   """
-  log_ratios_B = jnp.sum(_log_ratios(inputs), axis=1)
+  log_ratios_B = jnp.sum(token_losses.log_ratios(inputs), axis=1)
   bounded_B, is_bounded_B = importance.bounded(log_ratios_B)
   is_bad_B = inputs.advantages < 0
   weights_B = jnp.where(is_bad_B, jnp.exp(jnp.minimum(bounded_B, 0.0)), 1.0)
   is_clipped_B = is_bad_B & (is_bounded_B | (log_ratios_B > 0))
-  return _weighted(inputs, weights_B[:, None], is_clipped_B[:, None])
+  return token_losses.weighted(
+    inputs, weights_B[:, None], is_clipped_B[:, None]
+  )
+
+
+def total(*loss_fns: base.LossFn) -> base.LossFn:
+  """Returns the sum of losses; a token is clipped if one of them clips it."""
+
+  def loss_fn(inputs: base.LossInputs) -> base.TokenLoss:
+    terms = [function(inputs) for function in loss_fns]
+    return base.TokenLoss(
+      loss=functools.reduce(operator.add, [term.loss for term in terms]),
+      is_clipped=functools.reduce(
+        operator.or_, [term.is_clipped for term in terms]
+      ),
+    )
+
+  return loss_fn
 
 
 def token_mean(loss_mask: base.Array) -> base.Array:
@@ -263,66 +289,6 @@ def constant(
   """
   _check_mask(loss_mask)
   return loss_mask / (tokens_per_row * _at_least_one(_num_rows(loss_mask)))
-
-
-def _bounded_surrogate(
-  log_ratios: base.Array,
-  advantages: base.Array,
-  *,
-  clip_low: base.Scalar,
-  clip_high: base.Scalar,
-  max_ratio: base.Scalar,
-) -> tuple[base.Array, base.Array]:
-  # min(r A, clip(r) A) is A times r, bounded on the one side to which A pushes
-  # r: above where A > 0 and below where A < 0.
-  lower = jnp.where(advantages < 0, jnp.maximum(1.0 - clip_low, 0.0), 0.0)
-  upper = jnp.where(advantages < 0, max_ratio, 1.0 + clip_high)
-  # The bound is on log r. On r itself, the gradient of a clipped token would be
-  # 0 * exp(log r), which is nan once exp overflows.
-  bounded, _ = importance.bounded(log_ratios)
-  bounded = jnp.clip(bounded, jnp.log(lower), jnp.log(upper))
-  return jnp.exp(bounded) * advantages, bounded != log_ratios
-
-
-def _weighted(
-  inputs: base.LossInputs,
-  weights: base.Array | float,
-  is_clipped: base.Array,
-) -> base.TokenLoss:
-  """Returns -sg(weights) A log pi."""
-  weights = jax.lax.stop_gradient(weights)
-  loss_BT = -weights * inputs.advantages[:, None] * inputs.logprobs
-  return _token_loss(inputs, loss_BT, is_clipped)
-
-
-def _token_loss(
-  inputs: base.LossInputs, loss: base.Array, is_clipped: base.Array
-) -> base.TokenLoss:
-  mask_BT = inputs.loss_mask
-  has_gradient_BT = mask_BT & (inputs.advantages != 0)[:, None]
-  return base.TokenLoss(
-    loss=jnp.where(mask_BT, loss, 0.0),
-    is_clipped=has_gradient_BT & is_clipped,
-  )
-
-
-def _log_ratios(inputs: base.LossInputs) -> base.Array:
-  _check(inputs)
-  return importance.log_ratios(
-    inputs.logprobs, inputs.behavior_logprobs, inputs.loss_mask
-  )
-
-
-def _check(inputs: base.LossInputs) -> None:
-  chex.assert_rank([inputs.logprobs, inputs.advantages], [2, 1])
-  chex.assert_equal_shape(
-    [inputs.logprobs, inputs.behavior_logprobs, inputs.loss_mask]
-  )
-  chex.assert_equal_shape_prefix([inputs.logprobs, inputs.advantages], 1)
-  chex.assert_type(
-    [inputs.logprobs, inputs.behavior_logprobs, inputs.advantages], float
-  )
-  chex.assert_type(inputs.loss_mask, bool)
 
 
 def _num_rows(loss_mask: base.Array) -> base.Array:

@@ -3,13 +3,19 @@
 With its constants bound, each function is a `base.StatisticsFn`.
 """
 
+import math
 from typing import Annotated
 
+import jax
 import jax.numpy as jnp
 
 from replay_rl import base
 from replay_rl import constants
 from replay_rl.rl import importance
+from replay_rl.rl import token_losses
+
+_Low = Annotated[float, constants.FRACTION]
+_High = Annotated[float, constants.interval('[1, 100]')]
 
 
 @constants.checked
@@ -46,3 +52,96 @@ def second_moment_cutoff(
   is_allowed_N = (means_N <= limit) & ((next_N > squares_N) | jnp.isinf(next_N))
   cutoff = jnp.max(jnp.where(is_allowed_N, squares_N, -1.0), initial=-1.0)
   return {'second_moment_cutoff': cutoff}
+
+
+@constants.checked
+def balanced_clip_bounds(
+  inputs: base.LossInputs,
+  *,
+  min_share: Annotated[base.Scalar, constants.FRACTION],
+  low_start: _Low,
+  low_end: _Low,
+  high_start: _High,
+  high_end: _High,
+  high_step: Annotated[float, constants.interval('[0.01, 100]')],
+) -> dict[str, base.Array]:
+  """Returns the bounds of the ratio for `losses.bapo`.
+
+  BAPO, https://arxiv.org/abs/2510.18927, equation 8 and algorithm 1: the upper
+  bound rises step by step until the tokens with A > 0 have `min_share` of the
+  sum of |min(r A, clip(r) A)|. If they have less at its end, the lower bound
+  rises too, which only lowers the share, so it goes to its end at once. The
+  paper has a step size for it. The sum has no factor mu, because the tokens
+  were sampled from mu.
+
+  Args:
+    inputs: of the whole batch.
+    min_share: the least share of the tokens with A > 0, 0.4 in the paper.
+    low_start: the lower bound while the upper one rises, 0.6 in the paper.
+    low_end: the lower bound if the share stays too small, 0.9 in the paper.
+    high_start: the first upper bound, 1.2 in the paper.
+    high_end: the last upper bound, 3 in the paper.
+    high_step: 0.05 in the paper; the last step may be shorter.
+
+  Returns:
+    `lowest_ratio` and `highest_ratio`: `[]` float.
+
+  Raises:
+    ValueError: a start is above its end.
+  """
+  for name, start, end in (
+    ('low', low_start, low_end),
+    ('high', high_start, high_end),
+  ):
+    if start > end:
+      raise ValueError(
+        f'{name}_start = {start}: must be at most {name}_end = {end}'
+      )
+  # Rounding may repeat the end, which changes nothing.
+  num_steps = math.ceil((high_end - high_start) / high_step)
+  highs_K = jnp.array(
+    [*(high_start + high_step * i for i in range(num_steps)), high_end]
+  )
+  log_ratios_BT = token_losses.log_ratios(inputs)
+  advantages_B1 = inputs.advantages[:, None]
+
+  def is_enough(high: base.Array) -> base.Array:
+    surrogate_BT, _ = token_losses.bounded_surrogate(
+      log_ratios_BT,
+      advantages_B1,
+      lowest=low_start,
+      highest=high,
+      max_ratio=jnp.inf,
+    )
+    sizes_BT = jnp.where(inputs.loss_mask, jnp.abs(surrogate_BT), 0.0)
+    positive = jnp.sum(jnp.where(advantages_B1 > 0, sizes_BT, 0.0))
+    return positive >= min_share * jnp.sum(sizes_BT)
+
+  is_enough_K = jax.lax.map(is_enough, highs_K)
+  is_any = jnp.any(is_enough_K)
+  first = highs_K[jnp.argmax(is_enough_K)]
+  return {
+    'lowest_ratio': jnp.where(is_any, low_start, low_end),
+    'highest_ratio': jnp.where(is_any, first, high_end),
+  }
+
+
+def mean_reference_log_ratio(inputs: base.LossInputs) -> dict[str, base.Array]:
+  """Returns the mean of log pi(y) - log pi_ref(y) over responses, for `tba`.
+
+  Args:
+    inputs: of the whole batch.
+
+  Returns:
+    `mean_reference_log_ratio`: `[]` float, nats; rows without a token are not
+    counted, and 0 if there is no other.
+
+  Raises:
+    ValueError: there are no reference_logprobs.
+  """
+  reader = 'mean_reference_log_ratio'
+  reference_BT = base.required(inputs, 'reference_logprobs', reader)
+  mask_BT = inputs.loss_mask
+  log_ratios_BT = importance.log_ratios(inputs.logprobs, reference_BT, mask_BT)
+  num_rows = jnp.sum(jnp.any(mask_BT, axis=1))
+  return {reader: jnp.sum(log_ratios_BT) / jnp.maximum(num_rows, 1)}

@@ -18,10 +18,12 @@ from replay_rl.replay import keep
 from replay_rl.replay import sampling
 from replay_rl.replay import weights
 from replay_rl.rl import advantages
+from replay_rl.rl import corrections
 from replay_rl.rl import gates
 from replay_rl.rl import importance
 from replay_rl.rl import losses
 from replay_rl.rl import optimizers
+from replay_rl.rl import penalties
 from replay_rl.rl import statistics
 from replay_rl.run import budget
 from replay_rl.run import config as config_lib
@@ -49,12 +51,13 @@ OFFERED = {
 def _kind(
   module: types.ModuleType,
   *positionals: str,
+  others: Collection[types.ModuleType] = (),
   without: Collection[str] = (),
   **joined: Any,
 ) -> choices.Kind:
-  """Returns the functions of a module with these arguments, but `without`."""
-  listed = choices.functions_like(module, *positionals)
-  functions = {name: listed[name] for name in listed if name not in without}
+  """Returns the functions of modules with these arguments, but `without`."""
+  listed = [choices.functions_like(x, *positionals) for x in (module, *others)]
+  functions = {x: part[x] for part in listed for x in part if x not in without}
   return choices.Kind(functions, positionals, **joined)
 
 
@@ -82,7 +85,16 @@ KINDS = {
     'loss.advantage',
     _kind(advantages, 'rewards', 'group_id', without=('group_has_variance',)),
   ),
-  'loss': ('loss.policy', _kind(losses, 'inputs')),
+  'loss': (
+    'loss.policy',
+    _kind(
+      losses,
+      'inputs',
+      others=(corrections, penalties),
+      operator='+',
+      join=losses.total,
+    ),
+  ),
   'statistics': ('loss.statistics', _kind(statistics, 'inputs')),
   'normalizer': ('loss.normalizer', _kind(losses, 'loss_mask')),
   'row_weights': ('loss.row_weights', _kind(importance, 'batch')),

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from replay_rl import choices
 from replay_rl.run import config as config_lib
 
+# Terms to add to a policy loss: alone, they do not read the rewards.
+_PENALTIES = {'reference_kl', 'behavior_kl'}
 _UNUSED = ('newest_unused', 'oldest_unused')
 
 
@@ -19,6 +21,7 @@ def check(
   """Raises ValueError for the first pair of choices that is not allowed."""
   _check_stop(config, chosen)
   _check_truncation(config, chosen)
+  _check_penalties(chosen)
   _check_needed(
     chosen,
     *('replay.weights', 'never_used_first', 'replay.draw', ('gumbel_top_k',)),
@@ -28,6 +31,12 @@ def check(
     chosen,
     *('loss.policy', 'asymre', 'loss.advantage', ('group_mean_baseline',)),
     reason='its delta_v is in units of reward, and its baseline is the mean '
+    'reward of the group',
+  )
+  _check_needed(
+    chosen,
+    *('loss.policy', 'tba', 'loss.advantage', ('group_mean_baseline',)),
+    reason='its beta is in units of reward, and its baseline is the mean '
     'reward of the group',
   )
   _check_needed(
@@ -96,6 +105,15 @@ def _check_truncation(
         f'{told} with {field} = {chosen[field].text!r}, whose ratio would not '
         'be 1 on rollouts of the same weights'
       )
+
+
+def _check_penalties(chosen: Mapping[str, choices.Choice]) -> None:
+  names = _names(chosen, 'loss.policy')
+  if names and names <= _PENALTIES and not chosen['loss.policy'].users:
+    raise ValueError(
+      f'loss.policy = {chosen["loss.policy"].text!r}: must have a loss that '
+      'reads the advantages beside its penalties'
+    )
 
 
 def _check_needed(

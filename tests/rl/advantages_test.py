@@ -60,6 +60,17 @@ class AdvantagesTest(parameterized.TestCase):
       [True, False, True, False, True, False],
     )
 
+  @parameterized.parameters(0.1, 0.0)
+  def test_w_reinforce_by_hand(self, weight):
+    compute = jax.jit(
+      functools.partial(advantages.w_reinforce, min_correct=0.5)
+    )
+    actual = compute(REWARDS, GROUP_ID, correct_weight=weight)
+    np.testing.assert_allclose(
+      actual, [weight, weight, -1.0, -1.0, -1.0, weight], rtol=1e-6
+    )
+    self.assertEqual(actual.dtype, jnp.float32)
+
   @parameterized.parameters(*ALL)
   def test_advantages_equal_those_of_one_group_at_a_time(self, name):
     rng = np.random.default_rng(0)
@@ -100,7 +111,13 @@ class AdvantagesTest(parameterized.TestCase):
     np.testing.assert_array_equal(actual[1::2], expected[1::2])
     self.assertTrue(np.isnan(actual[::2]).all())
 
-  @parameterized.parameters(*ALL.values(), advantages.group_has_variance)
+  @parameterized.parameters(
+    *ALL.values(),
+    advantages.group_has_variance,
+    functools.partial(
+      advantages.w_reinforce, correct_weight=0.1, min_correct=0.5
+    ),
+  )
   def test_wrong_inputs_raise(self, compute):
     with self.assertRaisesRegex(AssertionError, 'rank'):
       compute(REWARDS[None], GROUP_ID[None])
@@ -115,3 +132,12 @@ class AdvantagesTest(parameterized.TestCase):
       ValueError, r'^eps = .*: must be in \[1e-12, 1'
     ):
       advantages.group_standardized(REWARDS, GROUP_ID, eps=eps)
+
+  @parameterized.parameters(
+    {'correct_weight': -0.1}, {'correct_weight': jnp.inf},
+    {'correct_weight': True}, {'min_correct': jnp.nan}, {'min_correct': None},
+  )  # fmt: skip
+  def test_a_wrong_constant_of_w_reinforce_raises(self, **wrong):
+    constants = {'correct_weight': 0.1, 'min_correct': 0.5} | wrong
+    with self.assertRaisesRegex(ValueError, f'^{next(iter(wrong))} = .*: must'):
+      advantages.w_reinforce(REWARDS, GROUP_ID, **constants)

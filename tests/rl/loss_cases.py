@@ -7,24 +7,41 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.rl import corrections
 from replay_rl.rl import losses
+from replay_rl.rl import penalties
 
-CUTOFF = 0.1  # Of the square of the log ratio, for M2PO.
+AGE = 2  # Of every row.
+REFERENCE, PROXIMAL = -1.5, -1.25  # Log-probs of all tokens.
+STATISTICS = {
+  'second_moment_cutoff': 0.1,
+  'lowest_ratio': 0.8,
+  'highest_ratio': 1.3,
+  'mean_reference_log_ratio': 0.25,
+}
 
 
-def of_arrays(loss_fn, **constants):
+def inputs_of(logprobs, behavior_logprobs, advantages, loss_mask, fields=None):
+  """The inputs of a loss; `fields` replaces what is the same in all cases."""
+  inputs = base.LossInputs(
+    logprobs=logprobs,
+    behavior_logprobs=behavior_logprobs,
+    advantages=advantages,
+    loss_mask=loss_mask,
+    age=jnp.full(loss_mask.shape[0], AGE, jnp.int32),
+    reference_logprobs=jnp.full_like(logprobs, REFERENCE),
+    proximal_logprobs=jnp.full_like(logprobs, PROXIMAL),
+    statistics={name: jnp.float32(STATISTICS[name]) for name in STATISTICS},
+  )
+  return inputs._replace(**(fields or {}))
+
+
+def of_arrays(loss_fn, fields=None, **constants):
   """The loss as a function of the four arrays that all losses read."""
 
   def compute(logprobs, behavior_logprobs, advantages, loss_mask):
-    inputs = base.LossInputs(
-      logprobs=logprobs,
-      behavior_logprobs=behavior_logprobs,
-      advantages=advantages,
-      loss_mask=loss_mask,
-      age=jnp.zeros(loss_mask.shape[0], jnp.int32),
-      statistics={'second_moment_cutoff': jnp.float32(CUTOFF)},
-    )
-    return loss_fn(inputs, **constants)
+    arrays = logprobs, behavior_logprobs, advantages, loss_mask
+    return loss_fn(inputs_of(*arrays, fields), **constants)
 
   return compute
 
@@ -37,11 +54,28 @@ LOSSES = {
   'm2po': of_arrays(losses.m2po),
   'reinforce': of_arrays(losses.reinforce),
   'asymre': of_arrays(losses.asymre, delta_v=-0.1),
-  'truncated_importance_sampling': of_arrays(
-    losses.truncated_importance_sampling, max_ratio=2.0
-  ),
   'cispo': of_arrays(losses.cispo, clip_low=0.2, clip_high=0.3),
   'topr': of_arrays(losses.topr),
+  'bapo': of_arrays(losses.bapo),
+  'truncated_importance_sampling': of_arrays(
+    corrections.truncated_importance_sampling, max_ratio=2.0
+  ),
+  'sequence_truncated_importance_sampling': of_arrays(
+    corrections.sequence_truncated_importance_sampling, max_ratio=2.0
+  ),
+  'masked_importance_sampling': of_arrays(
+    corrections.masked_importance_sampling, max_ratio=2.0
+  ),
+  'icepop': of_arrays(corrections.icepop, lowest=0.8, highest=2.0),
+  'decoupled_ppo': of_arrays(
+    corrections.decoupled_ppo, clip_low=0.2, clip_high=0.3, max_ratio=1.6
+  ),
+  'a3po': of_arrays(
+    corrections.a3po, clip_low=0.2, clip_high=0.3, max_ratio=1.5
+  ),
+  'reference_kl': of_arrays(penalties.reference_kl, coefficient=0.5),
+  'behavior_kl': of_arrays(penalties.behavior_kl, coefficient=0.5),
+  'tba': of_arrays(penalties.tba, beta=0.5),
 }
 # The same, without any bound but that on the log ratio.
 UNBOUNDED = LOSSES | {
@@ -49,10 +83,23 @@ UNBOUNDED = LOSSES | {
     losses.clipped_surrogate, clip_low=1.0, clip_high=np.inf, dual_clip=None
   ),
   'gspo': of_arrays(losses.gspo, clip_low=1.0, clip_high=np.inf),
-  'truncated_importance_sampling': of_arrays(
-    losses.truncated_importance_sampling, max_ratio=np.inf
-  ),
   'cispo': of_arrays(losses.cispo, clip_low=1.0, clip_high=np.inf),
+  'truncated_importance_sampling': of_arrays(
+    corrections.truncated_importance_sampling, max_ratio=np.inf
+  ),
+  'sequence_truncated_importance_sampling': of_arrays(
+    corrections.sequence_truncated_importance_sampling, max_ratio=np.inf
+  ),
+  'masked_importance_sampling': of_arrays(
+    corrections.masked_importance_sampling, max_ratio=np.inf
+  ),
+  'icepop': of_arrays(corrections.icepop, lowest=0.0, highest=np.inf),
+  'decoupled_ppo': of_arrays(
+    corrections.decoupled_ppo, clip_low=1.0, clip_high=np.inf, max_ratio=np.inf
+  ),
+  'a3po': of_arrays(
+    corrections.a3po, clip_low=1.0, clip_high=np.inf, max_ratio=np.inf
+  ),
 }
 NORMALIZERS = {
   'token_mean': losses.token_mean,

@@ -1,4 +1,4 @@
-"""Tests of the bounds and the constants of replay_rl.rl.losses."""
+"""Tests of the bounds and the constants of all policy losses."""
 
 import inspect
 import itertools
@@ -8,7 +8,9 @@ import jax
 import numpy as np
 from absl.testing import parameterized
 
+from replay_rl.rl import corrections
 from replay_rl.rl import losses
+from replay_rl.rl import penalties
 from tests.rl import loss_cases
 
 
@@ -24,15 +26,17 @@ class BoundOfTheLogRatioTest(parameterized.TestCase):
       token_loss, grads = loss_cases.value_and_grad(loss_fn, batch)
       self.assertTrue(np.isfinite(token_loss.loss).all())
       self.assertTrue(np.isfinite(grads).all())
-      if advantage == 0:
+      if advantage == 0 and name != 'behavior_kl':
         self.assertFalse(token_loss.is_clipped.any())
 
   @parameterized.product(
     name=[
       'clipped_surrogate',
       'm2po',
-      'truncated_importance_sampling',
       'cispo',
+      'truncated_importance_sampling',
+      'masked_importance_sampling',
+      'icepop',
     ],
     log_ratio=[-100.0, 100.0],
   )
@@ -81,7 +85,25 @@ class ConstantsTest(parameterized.TestCase):
     (losses.gspo, {'clip_low': np.nan}, r'clip_low = nan'),
     (losses.gspo, {'clip_high': True}, r'clip_high = True'),
     (losses.asymre, {'delta_v': np.inf}, r'delta_v = inf'),
-    (losses.truncated_importance_sampling, {'max_ratio': 0}, 'max_ratio = 0'),
+    (
+      corrections.truncated_importance_sampling,
+      {'max_ratio': 0},
+      'max_ratio = 0',
+    ),
+    (
+      corrections.masked_importance_sampling,
+      {'max_ratio': 0.9},
+      'max_ratio = 0.9',
+    ),
+    (corrections.icepop, {'lowest': 2, 'highest': 1}, 'lowest = 2'),
+    (corrections.icepop, {'lowest': 0.5, 'highest': 0.9}, 'highest = 0.9'),
+    (corrections.icepop, {'lowest': 0, 'highest': None}, 'highest = None'),
+    (corrections.decoupled_ppo, {'max_ratio': 0}, 'max_ratio = 0'),
+    (corrections.a3po, {'clip_low': -1}, 'clip_low = -1'),
+    (corrections.a3po, {'max_ratio': '2'}, "max_ratio = '2'"),
+    (penalties.behavior_kl, {'coefficient': -0.1}, 'coefficient = -0.1'),
+    (penalties.reference_kl, {'coefficient': np.inf}, 'coefficient = inf'),
+    (penalties.tba, {'beta': True}, 'beta = True'),
     (losses.cispo, {'clip_low': -1.0}, r'clip_low = -1.0'),
     (losses.cispo, {'clip_high': 'no'}, r"clip_high = 'no'"),
   )
@@ -92,6 +114,10 @@ class ConstantsTest(parameterized.TestCase):
       ),
       losses.gspo: dict(clip_low=0.2, clip_high=0.2),
       losses.cispo: dict(clip_low=0.2, clip_high=0.2),
+      corrections.decoupled_ppo: dict(
+        clip_low=0.2, clip_high=0.2, max_ratio=2.0
+      ),
+      corrections.a3po: dict(clip_low=0.2, clip_high=0.2, max_ratio=2.0),
     }.get(loss_fn, {})
     with self.assertRaisesRegex(ValueError, f'^{message}: must be '):
       loss_cases.of_arrays(loss_fn, **(allowed | constants))(
@@ -102,8 +128,16 @@ class ConstantsTest(parameterized.TestCase):
     (losses.clipped_surrogate, 0.2, 0.3, 3.0),
     (losses.gspo, 0.2, 0.3),
     (losses.cispo, 0.2, 0.3),
-    (losses.truncated_importance_sampling, 2.0),
+    (corrections.truncated_importance_sampling, 2.0),
     (losses.asymre, -0.1),
+    (corrections.sequence_truncated_importance_sampling, 2.0),
+    (corrections.masked_importance_sampling, 2.0),
+    (corrections.icepop, 0.8, 2.0),
+    (corrections.decoupled_ppo, 0.2, 0.3, 1.5),
+    (corrections.a3po, 0.2, 0.3, 1.5),
+    (penalties.reference_kl, 0.5),
+    (penalties.behavior_kl, 0.5),
+    (penalties.tba, 0.5),
   )
   def test_constants_may_be_traced(self, loss_fn, *values):
     batch = loss_cases.random_batch()

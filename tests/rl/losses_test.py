@@ -2,13 +2,25 @@
 
 import warnings
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
+from replay_rl import choices
 from replay_rl.rl import losses
+from replay_rl.run import functions
 from tests.rl import loss_cases
+
+_CLIPPED = 'clipped_surrogate(clip_low=0.2, clip_high=0.3, dual_clip=None)'
+_KL = 'behavior_kl(coefficient=0.5)'
+_ICEPOP = 'icepop(lowest=0.9, highest=2.0)'
+
+
+def _chosen(text):
+  choice = choices.choose('loss.policy', text, functions.KINDS['loss'][1])
+  return loss_cases.of_arrays(choice.bind(choice.scalars))
 
 
 class HandValuesTest(parameterized.TestCase):
@@ -91,18 +103,6 @@ class HandValuesTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(2.0, -2.0)
-  def test_truncated_importance_sampling(self, advantage):
-    weights = np.array([1.0, 1.5, 0.5, 2.0])
-    loss_cases.check_row(
-      loss_cases.LOSSES['truncated_importance_sampling'],
-      self.LOG_RATIOS,
-      advantage,
-      loss=advantage * weights,
-      grad=-advantage * weights,
-      is_clipped=[False, False, False, True],
-    )
-
-  @parameterized.parameters(2.0, -2.0)
   def test_cispo(self, advantage):
     weights = np.array([1.0, 1.3, 0.8, 1.3])
     loss_cases.check_row(
@@ -130,6 +130,22 @@ class HandValuesTest(parameterized.TestCase):
       loss=[weight * advantage] * 4,
       grad=[-weight * advantage] * 4,
       is_clipped=[is_clipped] * 4,
+    )
+
+  @parameterized.parameters(
+    (2.0, [-2.0, -2.6, -1.0, -2.6], [1, 0, 1, 0]),
+    (-2.0, [2.0, 3.0, 1.6, 8.0], [1, 1, 0, 1]),
+  )
+  def test_bapo_has_the_bounds_of_the_statistics(
+    self, advantage, loss, has_gradient
+  ):
+    loss_cases.check_row(
+      loss_cases.LOSSES['bapo'],
+      self.LOG_RATIOS,
+      advantage,
+      loss=loss,
+      grad=np.multiply(loss, has_gradient),
+      is_clipped=np.equal(has_gradient, 0),
     )
 
   def test_m2po_drops_tokens_above_the_cutoff(self):
@@ -242,9 +258,14 @@ class EveryLossTest(parameterized.TestCase):
     'clipped_surrogate',
     'gspo',
     'm2po',
-    'truncated_importance_sampling',
     'cispo',
     'topr',
+    'bapo',
+    'truncated_importance_sampling',
+    'sequence_truncated_importance_sampling',
+    'masked_importance_sampling',
+    'icepop',
+    'a3po',
   )
   def test_on_policy_gradient_is_that_of_reinforce(self, name):
     logprobs, _, advantages, mask = map(jnp.array, loss_cases.random_batch())
@@ -325,10 +346,44 @@ class EveryLossTest(parameterized.TestCase):
       with self.assertRaisesRegex(AssertionError, message):
         loss_cases.LOSSES[name](*batch)
 
-  def test_m2po_without_statistics_raises(self):
-    with self.assertRaisesRegex(
-      ValueError, 'LossInputs.statistics = None: must be given for m2po'
-    ):
-      loss_cases.of_arrays(
-        lambda inputs: losses.m2po(inputs._replace(statistics=None))
-      )(*loss_cases.random_batch())
+
+class TotalTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (_CLIPPED, _KL), (_CLIPPED, _KL, 'reinforce()'), (_KL, _KL)
+  )
+  def test_losses_and_gradients_add_up(self, *texts):
+    batch = loss_cases.random_batch()
+    actual, grads = loss_cases.value_and_grad(_chosen(' + '.join(texts)), batch)
+    terms = [loss_cases.value_and_grad(_chosen(x), batch) for x in texts]
+    np.testing.assert_allclose(
+      actual.loss, sum(term.loss for term, _ in terms), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+      grads, sum(grads for _, grads in terms), rtol=1e-5, atol=1e-6
+    )
+
+  def test_a_sum_by_hand(self):
+    # At r = 2 and A = 2: -1.3 * 2 without a gradient, and 0.5 (2 - log 2 - 1)
+    # with the gradient 0.5.
+    loss_cases.check_row(
+      _chosen(f'{_CLIPPED} + {_KL}'),
+      [np.log(2.0)],
+      2.0,
+      loss=[-2.6 + 0.5 * (1 - np.log(2.0))],
+      grad=[0.5],
+      is_clipped=[True],
+    )
+
+  def test_a_token_is_clipped_if_one_term_clips_it(self):
+    token_loss = _chosen(f'{_CLIPPED} + {_ICEPOP}')(
+      *loss_cases.one_row(np.log([1.0, 1.5, 0.5]), 2.0)
+    )
+    np.testing.assert_array_equal(
+      token_loss.is_clipped, [[False, False, True, True]]
+    )
+
+  def test_one_loss_is_itself(self):
+    inputs = loss_cases.inputs_of(*loss_cases.random_batch())
+    chex.assert_trees_all_equal(
+      losses.total(losses.topr)(inputs), losses.topr(inputs)
+    )

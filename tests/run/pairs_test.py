@@ -59,6 +59,29 @@ class RefusedTest(parameterized.TestCase):
     ):
       _build(**_ASYMRE, loss__advantage=advantage)
 
+  def test_tba_with_another_baseline(self):
+    with self.assertRaisesRegex(
+      ValueError,
+      '^loss.advantage = .*: must be group_mean_baseline, because loss.policy '
+      '= .*; its beta is in units of reward',
+    ):
+      _build(
+        loss__policy='tba(beta=0.1)',
+        loss__statistics='mean_reference_log_ratio()',
+        loss__advantage='leave_one_out()',
+      )
+
+  @parameterized.parameters(
+    'behavior_kl(coefficient=0.1)',
+    'behavior_kl(coefficient=0.1) + reference_kl(coefficient=0.1)',
+  )
+  def test_a_penalty_without_a_policy_loss(self, policy):
+    with self.assertRaisesRegex(
+      ValueError,
+      '^loss.policy = .*: must have a loss that reads the advantages beside',
+    ):
+      _build(loss__policy=policy)
+
 
 class AllowedTest(parameterized.TestCase):
   @parameterized.parameters(
@@ -67,6 +90,11 @@ class AllowedTest(parameterized.TestCase):
     {'sampler__top_p': 0.9, 'loss__policy': 'reinforce()'},
     {'sampler__top_k': 3, **_ASYMRE},
     {'sampler__top_p': 1.0},
+    {'loss__policy': 'reinforce() + behavior_kl(coefficient=0.1)'},
+    {
+      'loss__policy': 'behavior_kl(coefficient=0.1) + '
+      'replay_rl.rl.losses:reinforce()'
+    },
     {'stop': 'max_updates(updates=3)'},
     {'stop': 'level(greedy=1, num_evaluations=1)', 'evaluation__every': 1},
   )
