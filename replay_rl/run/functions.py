@@ -32,9 +32,14 @@ from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
+from replay_rl.tasks import modular_arithmetic
 from replay_rl.tasks.text import rewards
 
-TASKS = {'addition': addition.make, 'countdown': countdown.make}
+TASKS = {
+  'addition': addition.make,
+  'countdown': countdown.make,
+  'modular_arithmetic': modular_arithmetic.make,
+}
 KEEP_NEWEST = 'ring()'
 
 # Field that a choice may ignore -> field of the choice, and its keyword.
