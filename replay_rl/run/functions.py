@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ from replay_rl.run import state
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
 from replay_rl.tasks import modular_arithmetic
-from replay_rl.tasks.text import rewards
+from replay_rl.tasks import rewards
 
 TASKS = {
   'addition': addition.make,
@@ -49,6 +50,15 @@ OFFERED = {
   'replay.batch_size': ('replay.compose', 'batch_size'),
   'replay.updates_per_iteration': ('schedule', 'updates_per_iteration'),
 }
+
+
+class _Verdicts(NamedTuple):
+  """What a term of the reward takes, see `rewards`."""
+
+  is_correct: Any
+  is_formatted: Any
+  lengths: Any
+  is_finished: Any
 
 
 def _kind(
@@ -105,17 +115,17 @@ KINDS = {
   ),
   'task': ('task', choices.Kind(TASKS, ())),
   'reward': (
-    'text.reward',
+    'reward',
     _kind(
       rewards,
-      *('is_correct', 'is_formatted', 'lengths', 'is_finished'),
+      *_Verdicts._fields,
       operator='+',
       join=choices.total,
     ),
   ),
 }
 # The programs of a cycle do not use the constants of these fields.
-OUTSIDE = ('task', 'text.reward', 'stop')
+OUTSIDE = ('task', 'reward', 'stop')
 
 
 def choose(
@@ -133,11 +143,10 @@ def choose(
   Raises:
     ValueError: an unknown kind, or a choice that is not allowed.
   """
-  ignored = 'task' if config.text else 'reward'
   for name in functions:
     if name not in KINDS:
       raise ValueError(f'function = {name!r}: must be one of {list(KINDS)}')
-    if name == ignored:
+    if name == 'task' and config.text:
       raise ValueError(
         f'function = {name!r}: must not be given for task = {config.task!r}'
       )
@@ -152,7 +161,7 @@ def choose(
   }
   for name in kinds:
     field, kind = KINDS[name]
-    # The task in text has no function, and the other tasks have no reward.
+    # The task in text has no function.
     given = functions.get(name, values.get(field))
     if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
@@ -187,6 +196,22 @@ def choose_warm_start(config: config_lib.Config) -> choices.Choice:
   )
   pairs.check_decay('warm_start', settings.learning_rate, transform)
   return transform
+
+
+def check_reward(reward: choices.Choice) -> None:
+  """Raises ValueError for a reward that a task in JAX cannot have.
+
+  Such a task says whether an answer is right, and not whether it is formatted.
+  """
+  terms = reward.bind(reward.scalars)
+  kinds = _Verdicts(jnp.float32, jnp.float32, jnp.int32, jnp.bool_)
+  rows = _Verdicts(*(jax.ShapeDtypeStruct((1,), kind) for kind in kinds))
+  _trace(f'reward = {reward.text!r}', terms, *rows)
+  if _reads(lambda rows: terms(*rows), rows, 'is_formatted'):
+    raise ValueError(
+      f'reward = {reward.text!r}: must not read is_formatted, which only tasks '
+      'in text have'
+    )
 
 
 def numbers(

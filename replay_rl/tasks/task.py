@@ -14,6 +14,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl import constants
 from replay_rl import rng
+from replay_rl.tasks import rewards
 
 Size = Annotated[int, constants.interval('[1, inf)')]
 TokenId = Annotated[int, constants.interval('[0, inf)')]
@@ -48,14 +49,17 @@ class Shape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task that is judged in JAX; all functions but the last are pure.
+  """A task that is judged in JAX; all functions but `decode_fn` are pure.
 
   Attributes:
     shape: sizes and special tokens of prompts and responses.
     prompts_fn: draws prompts.
-    reward_fn: judges responses; 0 for a response that it cannot read.
+    reward_fn: judges responses: 1 for a right answer, and 0 for a response that
+      it cannot read. An evaluation reports this.
     teacher_fn: demonstrations of an imperfect teacher, for the warm start.
     decode_fn: one row of tokens, `[n]` NumPy int, as text for people.
+    shaping_fn: the reward for the learner, from what `reward_fn` says and from
+      lengths; see `rewards`.
   """
 
   shape: Shape
@@ -63,6 +67,7 @@ class Task:
   reward_fn: base.RewardFn
   teacher_fn: TeacherFn
   decode_fn: Callable[[np.ndarray], str]
+  shaping_fn: rewards.RewardTerm = rewards.correctness
 
 
 class Judgement(NamedTuple):
