@@ -6,12 +6,10 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from replay_rl import base
 from replay_rl import choices
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
@@ -31,6 +29,7 @@ from replay_rl.run import pairs
 from replay_rl.run import rules
 from replay_rl.run import schedule
 from replay_rl.run import state
+from replay_rl.run import tracing
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
 from replay_rl.tasks import modular_arithmetic
@@ -50,15 +49,6 @@ OFFERED = {
   'replay.batch_size': ('replay.compose', 'batch_size'),
   'replay.updates_per_iteration': ('schedule', 'updates_per_iteration'),
 }
-
-
-class _Verdicts(NamedTuple):
-  """What a term of the reward takes, see `rewards`."""
-
-  is_correct: Any
-  is_formatted: Any
-  lengths: Any
-  is_finished: Any
 
 
 def _kind(
@@ -118,7 +108,7 @@ KINDS = {
     'reward',
     _kind(
       rewards,
-      *_Verdicts._fields,
+      *rewards.Verdicts._fields,
       operator='+',
       join=choices.total,
     ),
@@ -204,10 +194,10 @@ def check_reward(reward: choices.Choice) -> None:
   Such a task says whether an answer is right, and not whether it is formatted.
   """
   terms = reward.bind(reward.scalars)
-  kinds = _Verdicts(jnp.float32, jnp.float32, jnp.int32, jnp.bool_)
-  rows = _Verdicts(*(jax.ShapeDtypeStruct((1,), kind) for kind in kinds))
-  _trace(f'reward = {reward.text!r}', terms, *rows)
-  if _reads(lambda rows: terms(*rows), rows, 'is_formatted'):
+  kinds = rewards.Verdicts(jnp.float32, jnp.float32, jnp.int32, jnp.bool_)
+  rows = rewards.Verdicts(*(jax.ShapeDtypeStruct((1,), kind) for kind in kinds))
+  tracing.shapes(f'reward = {reward.text!r}', terms, *rows)
+  if tracing.reads(lambda rows: terms(*rows), rows, 'is_formatted'):
     raise ValueError(
       f'reward = {reward.text!r}: must not read is_formatted, which only tasks '
       'in text have'
@@ -319,7 +309,7 @@ def check(
   rng_key = jax.random.key(0)
   params = jax.eval_shape(parts.init_params_fn, rng_key)
   hyper = state.as_arrays(parts.hyper)
-  run = _trace(
+  run = tracing.shapes(
     f'replay.capacity = {parts.capacity}',
     lambda params: state.init(parts, params, jnp.zeros((), jnp.uint32), hyper),
     params,
@@ -343,15 +333,15 @@ def check(
       f'{field} = {chosen[field].text!r}' for field in fields if field in chosen
     )
 
-  _trace(
+  tracing.shapes(
     'sampler', functions.generate_fn, params, rng_key, prompts, rows.rollout_id
   )
-  _trace(
+  tracing.shapes(
     named('loss.advantage'), functions.advantage_fn, rows.rewards, rows.group_id
   )
   if functions.keep_rule is not None:
-    _trace(named('replay.keep'), functions.keep_rule, run.buffer, step)
-  batch = _trace(
+    tracing.shapes(named('replay.keep'), functions.keep_rule, run.buffer, step)
+  batch = tracing.shapes(
     named('replay.compose', 'replay.weights', 'replay.draw'),
     functions.compose_fn,
     *(run.buffer, fresh, rng_key, step),
@@ -370,7 +360,7 @@ def check(
     inputs.append(jax.tree.map(jax.typeof, of_loss))
     return loss_fn(of_loss)
 
-  _, outcome, _ = _trace(
+  _, outcome, _ = tracing.shapes(
     named(
       *('loss.policy', 'loss.statistics', 'loss.normalizer'),
       *('loss.row_weights', 'optimizer.transform', 'optimizer.gate'),
@@ -384,35 +374,20 @@ def check(
     run.learner,
     batch,
   )
-  if update.statistics_fn and not _reads(loss_fn, inputs[0], 'statistics'):
+  if update.statistics_fn and not tracing.reads(
+    loss_fn, inputs[0], 'statistics'
+  ):
     raise ValueError(
       f'{named("loss.statistics")}: must be None, because loss.policy ignores '
       f'it ({named("loss.policy")})'
     )
-  if truncation and _reads(loss_fn, inputs[0], 'behavior_logprobs'):
+  if truncation and tracing.reads(loss_fn, inputs[0], 'behavior_logprobs'):
     raise ValueError(
       f'{truncation} with {named("loss.policy")}, whose ratio would not be 1 '
       'on rollouts of the same weights'
     )
   if functions.feedback_fn is not None:
-    _trace(named('replay.feedback'), functions.feedback_fn, batch, outcome)
+    tracing.shapes(
+      named('replay.feedback'), functions.feedback_fn, batch, outcome
+    )
   return num_rows
-
-
-def _trace(what: str, function: Callable, *arguments: base.PyTree):
-  try:
-    return jax.eval_shape(function, *arguments)
-  except (ValueError, TypeError) as error:
-    reason = ' '.join(str(error).split())  # Some of JAX have many lines.
-    raise ValueError(f'{what}: must fit the run ({reason})') from error
-
-
-def _reads(function: Callable, record: base.PyTree, field: str) -> bool:
-  """Returns whether a function computes with a field of a record of shapes."""
-  program = jax.make_jaxpr(function)(record).jaxpr
-  read = {id(x) for step in program.eqns for x in step.invars}
-  leaves, _ = jax.tree_util.tree_flatten_with_path(record)
-  return any(
-    path[0].name == field and id(variable) in read
-    for (path, _), variable in zip(leaves, program.invars, strict=True)
-  )

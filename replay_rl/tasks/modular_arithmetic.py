@@ -202,7 +202,7 @@ def teacher(
   is_slip_BN = jax.random.bernoulli(slip_key, slip_probability, shape)
   shifts_BN = jax.random.randint(shift_key, shape, 1, modulus, jnp.int32)
   values = _values(problems, is_slip_BN * shifts_BN, modulus)
-  is_first = jnp.arange(max_operations + 1) == 0
+  is_first = jnp.arange(max_operations + 1)[None, :] == 0
   is_stop = jax.random.bernoulli(
     stop_key,
     jnp.where(is_first, direct_probability, stop_probability),

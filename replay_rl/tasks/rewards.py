@@ -1,20 +1,14 @@
 """Terms of the reward of any task, from what the verifier and the sampler say.
 
-Each term takes, in this order:
-
-  is_correct: `[B]` float32, 1 for a right answer, else 0.
-  is_formatted: `[B]` float32, 1 for a response with a complete boxed answer,
-    else 0. A task that is judged in JAX does not have it.
-  lengths: `[B]` int32, sampled tokens of each response.
-  is_finished: `[B]` bool, True where the response ended with end-of-sequence.
-
-and returns `[B]` float32. Terms add, and constants are bound by name:
+Each term takes the fields of `Verdicts`, in their order, and returns `[B]`
+float32. Terms add, and constants are bound by name:
 
   functools.partial(rewards.soft_overlong, max_length=1024, cache_length=256)
 """
 
 from collections.abc import Callable
 from typing import Annotated
+from typing import NamedTuple
 
 import chex
 import jax.numpy as jnp
@@ -24,10 +18,24 @@ from replay_rl import constants
 
 Length = Annotated[int, constants.interval('[1, inf)')]
 Weight = Annotated[float, constants.interval('[0, 1000000]')]
-# (is_correct, is_formatted, lengths, is_finished) -> term, all `[B]`
-RewardTerm = Callable[
-  [base.Array, base.Array, base.Array, base.Array], base.Array
-]
+# (fields of `Verdicts`, as NumPy or JAX arrays) -> term `[B]`
+RewardTerm = Callable[..., base.Array]
+
+
+class Verdicts(NamedTuple):
+  """What a term reads.
+
+  is_correct: `[B]` float32, 1 for a right answer, else 0.
+  is_formatted: `[B]` float32, 1 for a response with a complete boxed answer,
+    else 0. A task that is judged in JAX does not have it.
+  lengths: `[B]` int32, sampled tokens of each response.
+  is_finished: `[B]` bool, True where the response ended with end-of-sequence.
+  """
+
+  is_correct: base.Array
+  is_formatted: base.Array
+  lengths: base.Array
+  is_finished: base.Array
 
 
 def correctness(
@@ -77,10 +85,10 @@ def soft_overlong(
   and 4,096).
 
   Args:
-    is_correct: see the module.
-    is_formatted: see the module.
-    lengths: see the module.
-    is_finished: see the module.
+    is_correct: see `Verdicts`.
+    is_formatted: see `Verdicts`.
+    lengths: see `Verdicts`.
+    is_finished: see `Verdicts`.
     max_length: tokens of the shortest response with the whole penalty.
     cache_length: tokens over which the penalty grows, at most `max_length`.
 
