@@ -194,8 +194,10 @@ def check_reward(reward: choices.Choice) -> None:
   Such a task says whether an answer is right, and not whether it is formatted.
   """
   terms = reward.bind(reward.scalars)
-  kinds = rewards.Verdicts(jnp.float32, jnp.float32, jnp.int32, jnp.bool_)
-  rows = rewards.Verdicts(*(jax.ShapeDtypeStruct((1,), kind) for kind in kinds))
+  kinds = (jnp.float32, jnp.float32, jnp.int32, jnp.bool_)
+  rows = jax.eval_shape(
+    lambda: rewards.Verdicts(*(jnp.zeros(1, kind) for kind in kinds))
+  )
   tracing.shapes(f'reward = {reward.text!r}', terms, *rows)
   if tracing.reads(lambda rows: terms(*rows), rows, 'is_formatted'):
     raise ValueError(

@@ -54,8 +54,8 @@ class Task:
   Attributes:
     shape: sizes and special tokens of prompts and responses.
     prompts_fn: draws prompts.
-    reward_fn: judges responses: 1 for a right answer, and 0 for a response that
-      it cannot read. An evaluation reports this.
+    reward_fn: judges responses: 1 for a right answer, else 0. Evaluations and
+      the metric 'accuracy' report this.
     teacher_fn: demonstrations of an imperfect teacher, for the warm start.
     decode_fn: one row of tokens, `[n]` NumPy int, as text for people.
     shaping_fn: the reward for the learner, from what `reward_fn` says and from

@@ -151,6 +151,7 @@ class RewardTest(parameterized.TestCase):
     ('# 1 1 $ _ _ _ _', 4, 0.0),  # A token after the answer.
     ('3 0 0 1 3 3 # 1', 8, 0.0),  # Truncated before the end.
     ('3 0 0 1 # 1 3 3', 8, 0.0),
+    ('3 0 0 1 3 # 1 3', 8, 0.0),  # No end in the place of the end.
     ('# 1 $ _ _ _ _ _', 2, 0.0),  # The sampler stopped before the end.
     ('# 1 $ _ _ _ _ _', 4, 0.0),  # The sampler went on.
     ('# 1 $ # _ _ _ _', 3, 1.0),  # Tokens after the end do not count.
@@ -325,7 +326,8 @@ class MakeTest(parameterized.TestCase):
 
   def test_the_longest_response_of_the_teacher_leaves_one_token(self):
     task = make(direct_probability=0.0, stop_probability=0.0)
-    _, loss_mask = task.teacher_fn(jax.random.key(0), 50)
+    tokens, loss_mask = task.teacher_fn(jax.random.key(0), 50)
+    self.assertEqual(tokens.shape, (50, task.shape.num_tokens))
     self.assertEqual(loss_mask.sum(1).max(), task.shape.max_new_tokens - 1)
 
   @parameterized.parameters(
