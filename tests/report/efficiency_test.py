@@ -52,6 +52,9 @@ class OfSeedsTest(parameterized.TestCase):
     value, ends = efficiency.of_seeds(method, baseline, (1, 3, 5))
     self.assertAlmostEqual(value, 0.25 + 3 * 0.2)
     np.testing.assert_allclose(ends, [value, value])
+    self.assertEqual(
+      efficiency.of_seeds(baseline, baseline, (1, 3, 5)), (0.0, None)
+    )
     few = tuple(x[:5] for x in method)
     self.assertIsNone(efficiency.of_seeds(few, baseline, (1, 3, 5))[1])
     none = np.zeros(6), np.full(6, 400.0)
