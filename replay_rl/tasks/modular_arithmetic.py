@@ -14,8 +14,8 @@ short response to them is a guess: 3 to N + 4 tokens, and n + 4 with all values.
 The task is 'Modular Arithmetic (Simple)' of Deletang et al., 2022,
 https://arxiv.org/abs/2207.02098, without precedence. Operands are not 0, so
 with a prime m the answer depends on each operation. The scratch is that of Nye
-et al., 2021, https://arxiv.org/abs/2112.00114. The teacher often answers at
-once, or stops early to write values, and slips at operations.
+et al., 2021, https://arxiv.org/abs/2112.00114. The teacher answers many prompts
+at once, stops writing values early in others, and slips at operations.
 """
 
 import functools
@@ -187,7 +187,7 @@ def teacher(
     max_operations: N.
     modulus: m.
     direct_probability: how often the teacher writes no value.
-    stop_probability: how often the teacher stops to write values, after each
+    stop_probability: how often the teacher stops writing values, after each
       value that it writes. It does the other operations in its head.
     slip_probability: how often an operation, written or not, gets one of its
       m - 1 wrong results. The teacher goes on from there.
