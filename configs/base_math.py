@@ -40,6 +40,7 @@ def on_policy(
     mu=mu,
     cache_dir='~/.cache/replay_rl',
     task='problems()',
+    reward='correctness()',
     schedule='synchronous()',
     text=config_lib.Text(
       problems='data/problems/openr1_math/1.0.0',
@@ -57,7 +58,6 @@ def on_policy(
       max_prompt_tokens=512,
       drop_long_prompts=True,
       max_new_tokens=2048,
-      reward='correctness()',
       num_workers=8,
       answer_timeout=5.0,
       memory_limit=2**31,

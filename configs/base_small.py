@@ -28,6 +28,7 @@ def on_policy(
     mu=5.28,  # Of Qwen2.5-7B in arXiv 2604.08706; on a CPU it is below 1.
     cache_dir='~/.cache/replay_rl',
     task=task,
+    reward='correctness()',
     schedule='synchronous()',
     text=None,
     model=config_lib.Model(

@@ -26,6 +26,7 @@ ARMS = {
   'math_llama3_2_3b': _REUSE,
   'math_qwen2_5_7b': _REUSE,
   'math_qwen3_4b_prioritized': ('on_policy', 'prioritized'),
+  'modular_arithmetic': (*_REUSE, 'prioritized'),
   'quickstart': (*_REUSE, 'prioritized', 'per'),
 }
 WITHOUT_ARMS = ('gsm8k_tiny',)
@@ -62,8 +63,9 @@ class ExperimentsTest(parameterized.TestCase):
   def test_every_arm_is_valid_and_named(self, name, arm):
     config = experiment(name).get_config(arm)
     rules.validate(config)
-    family = 'countdown ' if name == 'countdown' else ''
-    self.assertEqual(config.name, family + arm.replace('_', ' '))
+    family = name if name in ('countdown', 'modular_arithmetic') else ''
+    expected = f'{family} {arm}'.strip().replace('_', ' ')
+    self.assertEqual(config.name, expected)
     if config.text is not None:
       prompt = config.text.template.format(problem='What is 1 + 1?')
       self.assertIn('What is 1 + 1?\n', prompt)

@@ -24,6 +24,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
     mu=2.0,
     cache_dir=str(cache_dir),
     task='addition(num_digits=1, forget_probability=0.5)',
+    reward='correctness()',
     schedule='synchronous()',
     text=None,
     model=config_lib.Model(

@@ -42,8 +42,6 @@ def settings(folder: pathlib.Path, **changes) -> config_lib.Text:
       'max_prompt_tokens': 32,
       'drop_long_prompts': False,
       'max_new_tokens': 8,
-      # Random weights write a digit now and then, and each digit is an answer.
-      'reward': 'correctness() + format_bonus(weight=0.5)',
       'num_workers': 1,
       'answer_timeout': 5.0,
       'memory_limit': 2**31,
@@ -63,6 +61,8 @@ def config(folder: pathlib.Path, **changes) -> config_lib.Config:
   return tiny.config(
     **{
       'task': 'problems()',
+      # Random weights write a digit now and then, and each digit is an answer.
+      'reward': 'correctness() + format_bonus(weight=0.5)',
       'text': settings(folder, **text),
       'warm_start__num_steps': 0,
       'sampler__group_size': 8,

@@ -65,6 +65,7 @@ class ConfigsTest(TrainTestCase):
   @parameterized.parameters(
     *(f'quickstart.py:{arm}' for arm in configs_test.ARMS['quickstart']),
     'countdown.py',
+    'modular_arithmetic.py',
   )
   def test_every_config_runs_through_main(self, config):
     workdir = self.workdir()
@@ -92,7 +93,9 @@ class ConfigsTest(TrainTestCase):
       for name in (*configs_test.ARMS, *configs_test.WITHOUT_ARMS)
       if configs_test.experiment(name).get_config().text is None
     ]
-    self.assertCountEqual(in_jax, ['quickstart', 'countdown'])
+    self.assertCountEqual(
+      in_jax, ['quickstart', 'countdown', 'modular_arithmetic']
+    )
 
 
 def _refused(field, value, complaint):

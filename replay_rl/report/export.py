@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from replay_rl.report import bootstrap
+from replay_rl.report import efficiency
 from replay_rl.report import levels
 from replay_rl.report import table
 
@@ -99,6 +100,18 @@ def _arm(arm: table.Arm) -> dict[str, Any]:
     'iterations': arm.num_iterations,
     'reward_at_end': _per_seed(arm.reward),
     'entropy_at_end': _per_seed(arm.entropy),
+    'accuracy_at_end': _per_seed(arm.accuracy),
+    'response_length_at_end': _per_seed(arm.response_length),
+    'aes': [
+      {
+        'constants': constants,
+        'score': _finite(score),
+        'interval': ends and [_finite(end) for end in ends],
+      }
+      for constants, (score, ends) in zip(
+        efficiency.CONSTANTS, arm.aes, strict=False
+      )
+    ],
     'replay_ratio': _per_seed(arm.replay_ratio),
     'replay_ratio_inserted': _per_seed(arm.replay_ratio_inserted),
     'generation_share_of_flops': _per_seed(arm.generation_flops),

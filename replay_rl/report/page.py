@@ -5,12 +5,14 @@ import html
 import json
 import math
 import string
+from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from replay_rl.report import bootstrap
+from replay_rl.report import efficiency
 from replay_rl.report import figures
 from replay_rl.report import levels
 from replay_rl.report import runs
@@ -234,14 +236,18 @@ def _result(arm: table.Arm, index: int) -> list[str]:
   return [*cells, words.median(milestone.entropy)]
 
 
+def _interval(ends: tuple[float, float], say: Callable[[float], str]) -> str:
+  low, high = map(say, ends)
+  return f' [{low},\N{NO-BREAK SPACE}{high}]'
+
+
 def _saving(saving: table.Saving | None) -> str:
   if saving is None:
     return 'baseline'
   value, interval, _ = saving.comparison
   text = words.percent(value)
   if interval is not None:
-    low, high = map(words.percent, interval)
-    text += f' [{low},\N{NO-BREAK SPACE}{high}]'
+    text += _interval(interval, words.percent)
   if saving.adjusted is not None:
     text += f'<small>p = {saving.adjusted:.4f}</small>'
   return text
@@ -251,8 +257,12 @@ def _ends(results: table.Results) -> str:
   rows = [
     [
       _text(arm.name),
-      words.median(arm.reward) + _small(map(words.number, arm.reward)),
-      words.median(arm.entropy) + _small(map(words.number, arm.entropy)),
+      *(
+        words.median(values) + _small(map(words.number, values))
+        for key in ('reward', 'entropy', 'accuracy', 'response_length')
+        for values in [getattr(arm, key)]
+      ),
+      *([_aes(*one) for one in arm.aes] or [''] * len(efficiency.CONSTANTS)),
       words.median(arm.replay_ratio),
       words.median(arm.replay_ratio_inserted),
       words.number(arm.seconds_per_iteration),
@@ -263,17 +273,26 @@ def _ends(results: table.Results) -> str:
     'arm',
     'reward',
     'entropy, nats per token',
+    'accuracy',
+    'tokens of a response',
+    *(f'AES {constants}' for constants in efficiency.CONSTANTS),
     'realised replay ratio',
     'of inserted rollouts',
     'seconds per iteration',
   ]
   return (
-    '<p>Reward and entropy are means over the last '
-    f'{results.rule.window:,} rollouts. The replay ratio is uses per generated '
-    'rollout; of those that the buffer took, it is higher where others were '
-    'dropped. Seconds are the median over iterations, of all seeds '
-    'together, without the iterations that compile.</p>\n'
+    '<p>Reward, entropy, accuracy and length are means over the last '
+    f'{results.rule.window:,} rollouts. AES is the accuracy-efficiency score '
+    'of this accuracy and this length, as means over seeds, against '
+    f'{_text(results.baseline)}, by the constants (ω, β, γ). The replay ratio '
+    'is uses per generated rollout; of those that the buffer took, it is '
+    'higher where others were dropped. Seconds are the median over iterations, '
+    'of all seeds together, without the iterations that compile.</p>\n'
   ) + _table(header, [_row(row) for row in rows])
+
+
+def _aes(score: float, ends: tuple[float, float] | None) -> str:
+  return words.number(score) + (_interval(ends, words.number) if ends else '')
 
 
 def timed_sentence(arm: table.Arm) -> str:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib import axes as mpl_axes
 
-from replay_rl.report import bootstrap
 from replay_rl.report import drawing
 from replay_rl.report import efficiency
 from replay_rl.report import levels
@@ -28,10 +27,7 @@ ABLATED = (
   *('replay.capacity', 'replay.keep', 'replay.feedback'),
   *('replay.drop_zero_variance', 'replay.updates_per_iteration'),
 )
-# Papers use both; scores of different ones do not compare.
-_CONSTANTS = ((1, 3, 5), (1, 5, 10))
 _LENGTH = 'response_length'
-_NUM_RESAMPLES = 2000
 
 
 class _Method(NamedTuple):
@@ -70,7 +66,7 @@ def _main(sweep: sweep_data.Sweep, mu: float) -> sweep_drawing.DataFigure:
       )
     )
   baseline = methods[_baseline([arm for _, arm in best])]
-  num_panels = 1 + len(_CONSTANTS)
+  num_panels = 1 + len(efficiency.CONSTANTS)
   figure, axes = sweep_drawing.framed(
     *([], ''),
     rows=1,
@@ -82,8 +78,8 @@ def _main(sweep: sweep_data.Sweep, mu: float) -> sweep_drawing.DataFigure:
     accuracy, interval = sweep_curves.interquartile_mean([one.scores], seed=0)
     _mark(axes[0, 0], place, accuracy, interval)
     cells = []
-    for panel, constants in zip(axes[0, 1:], _CONSTANTS, strict=True):
-      score, ends = aes(one[1:], baseline[1:], constants)
+    for panel, constants in zip(axes[0, 1:], efficiency.CONSTANTS, strict=True):
+      score, ends = efficiency.of_seeds(one[1:], baseline[1:], constants)
       _mark(panel, place, score, ends)
       cells += [score, *(ends or (math.nan, math.nan))]
     ends = interval or (math.nan, math.nan)
@@ -94,7 +90,7 @@ def _main(sweep: sweep_data.Sweep, mu: float) -> sweep_drawing.DataFigure:
   names = [drawing.label(one.name) for one in reversed(methods)]
   titles = [
     f'{sweep_data.GREEDY}, interquartile mean',
-    *(f'AES {constants}' for constants in _CONSTANTS),
+    *(f'AES {constants}' for constants in efficiency.CONSTANTS),
   ]
   for index, (panel, title) in enumerate(zip(axes[0], titles, strict=True)):
     panel.set_title(title)
@@ -104,7 +100,7 @@ def _main(sweep: sweep_data.Sweep, mu: float) -> sweep_drawing.DataFigure:
       panel.axvline(0, color='#808080', linewidth=1)
   columns = [
     f'aes_{"_".join(map(str, constants))}{end}'
-    for constants in _CONSTANTS
+    for constants in efficiency.CONSTANTS
     for end in ('', '_low', '_high')
   ]
   return sweep_drawing.DataFigure(
@@ -120,58 +116,6 @@ def _main(sweep: sweep_data.Sweep, mu: float) -> sweep_drawing.DataFigure:
     ),
     rows[::-1],
   )
-
-
-def aes(
-  method: Sequence[np.ndarray],
-  baseline: Sequence[np.ndarray],
-  constants: tuple[float, float, float],
-) -> tuple[float, tuple[float, float] | None]:
-  """Returns the score of mean accuracy and length, and its interval.
-
-  Args:
-    method: `[S]` accuracies and `[S]` lengths of the seeds.
-    baseline: the same of the baseline.
-    constants: omega, beta and gamma, see `efficiency.score`.
-
-  Returns:
-    NaN where the baseline has no right answer. The interval is None with fewer
-    than `levels.MIN_SEEDS` seeds, or where the score of a resample is NaN; the
-    two are resampled by themselves, and each seed keeps its accuracy and its
-    length.
-  """
-  omega, beta, gamma = constants
-
-  def score(of_method: Sequence[np.ndarray], of_baseline: Sequence[np.ndarray]):
-    found = efficiency.score(
-      accuracy=float(of_method[0].mean()),
-      length=float(of_method[1].mean()),
-      baseline_accuracy=float(of_baseline[0].mean()),
-      baseline_length=float(of_baseline[1].mean()),
-      omega=omega,
-      beta=beta,
-      gamma=gamma,
-    )['aes']
-    return math.nan if found is None else found
-
-  value = score(method, baseline)
-  few = min(len(method[0]), len(baseline[0])) < levels.MIN_SEEDS
-  if few or method[0] is baseline[0]:
-    return value, None
-  rng = np.random.default_rng(0)
-  resampled = []
-  for _ in range(_NUM_RESAMPLES):
-    drawn = [
-      [values[places] for values in one]
-      for one in (method, baseline)
-      for places in [rng.integers(len(one[0]), size=len(one[0]))]
-    ]
-    resampled.append(score(*drawn))
-  if np.isnan(resampled).any():
-    return value, None
-  tail = (1 - bootstrap.CONFIDENCE) / 2
-  low, high = np.quantile(resampled, (tail, 1 - tail))
-  return value, (float(low), float(high))
 
 
 def _baseline(arms: Sequence[sweep_data.SweptArm]) -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay_rl.report import efficiency
 from replay_rl.report import levels
 from replay_rl.report import readings
 from replay_rl.report import runs
@@ -19,6 +20,7 @@ SPENT = {
   'cost_units': runs.COST,
   'seconds': runs.SECONDS,
 }
+ACCURACY, LENGTH = 'accuracy', 'response_length'
 SAVED = ('generated_tokens', 'cost_units')  # Those with a saving.
 _SEED_OF_BOOTSTRAP = 0
 
@@ -71,7 +73,10 @@ class Milestone(NamedTuple):
 class Arm(NamedTuple):
   """One line of the table. `[S]` values are those at the end of the run.
 
-  reward, entropy: `[S]`, means over the last window.
+  reward, entropy, accuracy, response_length: `[S]`, means over the last window
+    of the responses that were generated to learn from; the length in tokens.
+  aes: score and interval for each of `efficiency.CONSTANTS`, of that accuracy
+    and that length against the baseline's; () for the baseline.
   replay_ratio: `[S]`, realised uses per generated rollout.
   replay_ratio_inserted: `[S]`, the same per rollout that the buffer took.
   generation_flops: `[S]`, share of all estimated FLOPs spent on generation.
@@ -86,6 +91,9 @@ class Arm(NamedTuple):
   num_iterations: int
   reward: np.ndarray
   entropy: np.ndarray
+  accuracy: np.ndarray
+  response_length: np.ndarray
+  aes: tuple[tuple[float, tuple[float, float] | None], ...]
   replay_ratio: np.ndarray
   replay_ratio_inserted: np.ndarray
   generation_flops: np.ndarray
@@ -131,7 +139,12 @@ def make(
     )
   by_level = [_milestones(by_name, baseline, x, rule) for x in thresholds]
   rows = [
-    _arm(run, tuple(of_arm[run.name] for of_arm in by_level), rule)
+    _arm(
+      run,
+      None if run.name == baseline else by_name[baseline],
+      tuple(of_arm[run.name] for of_arm in by_level),
+      rule,
+    )
     for run in arms
   ]
   return Results(baseline, rule, tuple(rows))
@@ -170,8 +183,18 @@ def savings(
   }
 
 
+def _at_end(run: runs.Run, key: str, rule: readings.Rule) -> np.ndarray:
+  """Returns the mean of a value over the last window of each seed, `[S]`."""
+  return np.array(
+    [means[-1] for means in readings.smoothed(run, key, rule.window)]
+  )
+
+
 def _arm(
-  run: runs.Run, milestones: tuple[Milestone, ...], rule: readings.Rule
+  run: runs.Run,
+  baseline: runs.Run | None,
+  milestones: tuple[Milestone, ...],
+  rule: readings.Rule,
 ) -> Arm:
   generated = run.column('ledger/prefill_flops') + run.column(
     'ledger/decode_flops'
@@ -183,16 +206,23 @@ def _arm(
     known = values[~run.is_first & np.isfinite(values)]
     return float(np.median(known)) if known.size else np.nan
 
-  reward, entropy = (
-    np.array([means[-1] for means in readings.smoothed(run, key, rule.window)])
-    for key in ('reward', 'entropy')
-  )
+  own = [_at_end(run, key, rule) for key in (ACCURACY, LENGTH)]
+  aes = ()
+  if baseline is not None:
+    theirs = [_at_end(baseline, key, rule) for key in (ACCURACY, LENGTH)]
+    aes = tuple(
+      efficiency.of_seeds(own, theirs, constants)
+      for constants in efficiency.CONSTANTS
+    )
   return Arm(
     name=run.name,
     seeds=run.seeds,
     num_iterations=len(run.iterations),
-    reward=reward,
-    entropy=entropy,
+    reward=_at_end(run, 'reward', rule),
+    entropy=_at_end(run, 'entropy', rule),
+    accuracy=own[0],
+    response_length=own[1],
+    aes=aes,
     replay_ratio=run.column('replay_ratio')[:, -1],
     replay_ratio_inserted=run.column('replay_ratio_inserted')[:, -1],
     generation_flops=(generated / total)[:, -1],

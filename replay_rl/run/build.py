@@ -159,17 +159,19 @@ def task(
   """
   rules.validate(config)
   chosen = functions_lib.choose(config, functions or {}, ('task', 'reward'))
+  reward = chosen['reward']
+  reward_fn = reward.bind(reward.scalars)
   if config.text is None:
-    return chosen['task'].bind(chosen['task'].scalars)()
+    functions_lib.check_reward(reward)
+    in_jax = chosen['task'].bind(chosen['task'].scalars)()
+    return dataclasses.replace(in_jax, shaping_fn=reward_fn)
   # This import needs the packages of the extra [math].
   from replay_rl.tasks.text import text_task
 
   settings = dataclasses.asdict(config.text)
-  del settings['reward']
-  reward = chosen['text.reward']
   evaluation = config.evaluation
   return text_task.make(
-    reward_fn=reward.bind(reward.scalars),
+    reward_fn=reward_fn,
     num_evaluation_prompts=evaluation.num_prompts if evaluation.is_on else None,
     **settings,
   )

@@ -87,7 +87,6 @@ class Text:
   max_prompt_tokens: NumTokens  # Prompts are padded to this length.
   drop_long_prompts: bool  # True leaves out longer prompts; False: an error.
   max_new_tokens: NumTokens  # Tokens of a response, end-of-sequence included.
-  reward: str  # Sum of functions of tasks.text.rewards.
   # Processes that verify answers.
   num_workers: Annotated[int, constants.interval('[1, 1024]')]
   # Seconds for one answer, at most a day.
@@ -239,6 +238,7 @@ class Config:
   mu: NonNegative  # Cost of generating a rollout over that of training on it.
   cache_dir: str  # Folder of warm starts and compiled programs.
   task: str  # One of functions.TASKS, or problems().
+  reward: str  # Sum of functions of tasks.rewards.
   schedule: str  # A function of run.schedule.
   text: Text | None  # Settings of problems(); None for other tasks.
   model: Model

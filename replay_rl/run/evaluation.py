@@ -61,7 +61,7 @@ def rewards_of_seed(
   task: task_lib.Task,
   num_prompts: int,
 ) -> tuple[base.Array, base.Array]:
-  """Returns the rewards `[P, 1]` and `[P, n]` for `samples_of_seed`."""
+  """Returns `[P, 1]` and `[P, n]` for `samples_of_seed`, without shaping."""
   greedy_rewards, sampled_rewards = (
     task.reward_fn(
       completions.responses, completions.lengths, references

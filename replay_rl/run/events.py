@@ -108,7 +108,7 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
     prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
     policy = generation_lib.policy(run)
     generation = generation_lib.generate(policy, prompts, parts)
-    return generation, generation_lib.judge(generation, task), {}
+    return generation, *generation_lib.judge(generation, task)
 
   return Actions(
     generate=generate_and_judge,

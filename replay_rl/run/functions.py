@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from replay_rl import base
 from replay_rl import choices
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
@@ -32,11 +31,17 @@ from replay_rl.run import pairs
 from replay_rl.run import rules
 from replay_rl.run import schedule
 from replay_rl.run import state
+from replay_rl.run import tracing
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
-from replay_rl.tasks.text import rewards
+from replay_rl.tasks import modular_arithmetic
+from replay_rl.tasks import rewards
 
-TASKS = {'addition': addition.make, 'countdown': countdown.make}
+TASKS = {
+  'addition': addition.make,
+  'countdown': countdown.make,
+  'modular_arithmetic': modular_arithmetic.make,
+}
 KEEP_NEWEST = 'ring()'
 
 # Field that a choice may ignore -> field of the choice, and its keyword.
@@ -112,17 +117,17 @@ KINDS = {
   ),
   'task': ('task', choices.Kind(TASKS, ())),
   'reward': (
-    'text.reward',
+    'reward',
     _kind(
       rewards,
-      *('is_correct', 'is_formatted', 'lengths', 'is_finished'),
+      *rewards.Verdicts._fields,
       operator='+',
       join=choices.total,
     ),
   ),
 }
 # The programs of a cycle do not use the constants of these fields.
-OUTSIDE = ('task', 'text.reward', 'stop')
+OUTSIDE = ('task', 'reward', 'stop')
 
 
 def choose(
@@ -140,11 +145,10 @@ def choose(
   Raises:
     ValueError: an unknown kind, or a choice that is not allowed.
   """
-  ignored = 'task' if config.text else 'reward'
   for name in functions:
     if name not in KINDS:
       raise ValueError(f'function = {name!r}: must be one of {list(KINDS)}')
-    if name == ignored:
+    if name == 'task' and config.text:
       raise ValueError(
         f'function = {name!r}: must not be given for task = {config.task!r}'
       )
@@ -159,7 +163,7 @@ def choose(
   }
   for name in kinds:
     field, kind = KINDS[name]
-    # The task in text has no function, and the other tasks have no reward.
+    # The task in text has no function.
     given = functions.get(name, values.get(field))
     if given not in (None, KEEP_NEWEST, config_lib.TEXT_TASK):
       chosen[field] = choices.choose(field, given, kind, offered.get(field))
@@ -194,6 +198,24 @@ def choose_warm_start(config: config_lib.Config) -> choices.Choice:
   )
   pairs.check_decay('warm_start', settings.learning_rate, transform)
   return transform
+
+
+def check_reward(reward: choices.Choice) -> None:
+  """Raises ValueError for a reward that a task in JAX cannot have.
+
+  Such a task says whether an answer is right, and not whether it is formatted.
+  """
+  terms = reward.bind(reward.scalars)
+  kinds = (jnp.float32, jnp.float32, jnp.int32, jnp.bool_)
+  rows = jax.eval_shape(
+    lambda: rewards.Verdicts(*(jnp.zeros(1, kind) for kind in kinds))
+  )
+  tracing.shapes(f'reward = {reward.text!r}', terms, *rows)
+  if tracing.reads(lambda rows: terms(*rows), rows, 'is_formatted'):
+    raise ValueError(
+      f'reward = {reward.text!r}: must not read is_formatted, which only tasks '
+      'in text have'
+    )
 
 
 def numbers(
@@ -301,7 +323,7 @@ def check(
   rng_key = jax.random.key(0)
   params = jax.eval_shape(parts.init_params_fn, rng_key)
   hyper = state.as_arrays(parts.hyper)
-  run = _trace(
+  run = tracing.shapes(
     f'replay.capacity = {parts.capacity}',
     lambda params: state.init(parts, params, jnp.zeros((), jnp.uint32), hyper),
     params,
@@ -325,15 +347,15 @@ def check(
       f'{field} = {chosen[field].text!r}' for field in fields if field in chosen
     )
 
-  _trace(
+  tracing.shapes(
     'sampler', functions.generate_fn, params, rng_key, prompts, rows.rollout_id
   )
-  _trace(
+  tracing.shapes(
     named('loss.advantage'), functions.advantage_fn, rows.rewards, rows.group_id
   )
   if functions.keep_rule is not None:
-    _trace(named('replay.keep'), functions.keep_rule, run.buffer, step)
-  batch = _trace(
+    tracing.shapes(named('replay.keep'), functions.keep_rule, run.buffer, step)
+  batch = tracing.shapes(
     named('replay.compose', 'replay.weights', 'replay.draw'),
     functions.compose_fn,
     *(run.buffer, fresh, rng_key, step),
@@ -352,7 +374,7 @@ def check(
     inputs.append(jax.tree.map(jax.typeof, of_loss))
     return loss_fn(of_loss)
 
-  _, outcome, _ = _trace(
+  _, outcome, _ = tracing.shapes(
     named(
       *('loss.policy', 'loss.statistics', 'loss.normalizer'),
       *('loss.row_weights', 'optimizer.transform', 'optimizer.gate'),
@@ -366,35 +388,20 @@ def check(
     run.learner,
     batch,
   )
-  if update.statistics_fn and not _reads(loss_fn, inputs[0], 'statistics'):
+  if update.statistics_fn and not tracing.reads(
+    loss_fn, inputs[0], 'statistics'
+  ):
     raise ValueError(
       f'{named("loss.statistics")}: must be None, because loss.policy ignores '
       f'it ({named("loss.policy")})'
     )
-  if truncation and _reads(loss_fn, inputs[0], 'behavior_logprobs'):
+  if truncation and tracing.reads(loss_fn, inputs[0], 'behavior_logprobs'):
     raise ValueError(
       f'{truncation} with {named("loss.policy")}, whose ratio would not be 1 '
       'on rollouts of the same weights'
     )
   if functions.feedback_fn is not None:
-    _trace(named('replay.feedback'), functions.feedback_fn, batch, outcome)
+    tracing.shapes(
+      named('replay.feedback'), functions.feedback_fn, batch, outcome
+    )
   return num_rows
-
-
-def _trace(what: str, function: Callable, *arguments: base.PyTree):
-  try:
-    return jax.eval_shape(function, *arguments)
-  except (ValueError, TypeError) as error:
-    reason = ' '.join(str(error).split())  # Some of JAX have many lines.
-    raise ValueError(f'{what}: must fit the run ({reason})') from error
-
-
-def _reads(function: Callable, record: base.PyTree, field: str) -> bool:
-  """Returns whether a function computes with a field of a record of shapes."""
-  program = jax.make_jaxpr(function)(record).jaxpr
-  read = {id(x) for step in program.eqns for x in step.invars}
-  leaves, _ = jax.tree_util.tree_flatten_with_path(record)
-  return any(
-    path[0].name == field and id(variable) in read
-    for (path, _), variable in zip(leaves, program.invars, strict=True)
-  )

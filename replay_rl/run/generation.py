@@ -190,9 +190,18 @@ def _versions_of_tokens(
   ).astype(jnp.int32)
 
 
-def judge(generation: Generation, task: task_lib.Task) -> base.Array:
-  """Returns the reward of each response, `[F]` float32."""
+def judge(
+  generation: Generation, task: task_lib.Task
+) -> tuple[base.Array, base.Metrics]:
+  """Returns the reward of each response, `[F]` float32, and metrics."""
   completions = generation.completions
-  return task.reward_fn(
+  is_correct = task.reward_fn(
     completions.responses, completions.lengths, generation.prompts.references
   )
+  rewards = task.shaping_fn(
+    is_correct,
+    is_correct,  # For `is_formatted`, which `functions.check_reward` refuses.
+    completions.lengths,
+    completions.is_finished,
+  )
+  return rewards, {'accuracy': jnp.mean(is_correct)}

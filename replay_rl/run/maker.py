@@ -227,11 +227,8 @@ class Maker(NamedTuple):
       prompts = self.program(
         functools.partial(generation_lib.draw_prompts, parts=parts, task=task)
       )
-      rewards = self.program(functools.partial(generation_lib.judge, task=task))
-      return (
-        lambda run: prompts(run.seed, run.clock),
-        lambda generation: (rewards(generation), {}),
-      )
+      judge = self.program(functools.partial(generation_lib.judge, task=task))
+      return lambda run: prompts(run.seed, run.clock), judge
     draw, judge = judging.prompts_and_judge(
       task,
       num_prompts=parts.num_prompts,

@@ -29,8 +29,8 @@ class Programs(NamedTuple):
 
   init: (params without that axis, seeds, hyper) -> run.
   cycle: (run, events) -> (run, metrics); the run is donated.
-  evaluate: run -> rewards, greedy `[S, P, 1]` and sampled `[S, P, n]`; a task
-    in text gives 1 for a right answer and 0 for a wrong one.
+  evaluate: run -> greedy `[S, P, 1]` and sampled `[S, P, n]`, 1 for a right
+    answer and 0 for a wrong one, whatever the reward of the learner.
   samples: run -> some rollouts of its buffer.
   is_finite: run -> `[S]` bool, see `evaluation.is_finite`.
   seconds: () -> seconds by event since the last call, of all seeds together; {}

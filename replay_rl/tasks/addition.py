@@ -142,6 +142,7 @@ def teacher(
   return task.demonstrations(
     _prompt_tokens(operands),
     answers,
+    jnp.full([num_rows], num_digits + 1),
     max_new_tokens=num_digits + 3,
     eos_id=EOS,
     pad_id=PAD,

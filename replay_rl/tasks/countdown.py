@@ -190,6 +190,7 @@ def teacher(
   return task.demonstrations(
     _prompt_tokens(references),
     expressions,
+    jnp.full([num_rows], 2 * num_numbers - 1),
     max_new_tokens=2 * num_numbers,
     eos_id=EOS,
     pad_id=PAD,

@@ -14,6 +14,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl import constants
 from replay_rl import rng
+from replay_rl.tasks import rewards
 
 Size = Annotated[int, constants.interval('[1, inf)')]
 TokenId = Annotated[int, constants.interval('[0, inf)')]
@@ -48,14 +49,17 @@ class Shape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task that is judged in JAX; all functions but the last are pure.
+  """A task that is judged in JAX; all functions but `decode_fn` are pure.
 
   Attributes:
     shape: sizes and special tokens of prompts and responses.
     prompts_fn: draws prompts.
-    reward_fn: judges responses; 0 for a response that it cannot read.
+    reward_fn: judges responses: 1 for a right answer, else 0. Evaluations and
+      the metric 'accuracy' report this.
     teacher_fn: demonstrations of an imperfect teacher, for the warm start.
     decode_fn: one row of tokens, `[n]` NumPy int, as text for people.
+    shaping_fn: the reward for the learner, from what `reward_fn` says and from
+      lengths; see `rewards`.
   """
 
   shape: Shape
@@ -63,6 +67,7 @@ class Task:
   reward_fn: base.RewardFn
   teacher_fn: TeacherFn
   decode_fn: Callable[[np.ndarray], str]
+  shaping_fn: rewards.RewardTerm = rewards.correctness
 
 
 class Judgement(NamedTuple):
@@ -182,6 +187,7 @@ def decode(tokens: np.ndarray, *, symbols: tuple[str, ...]) -> str:
 def demonstrations(
   prompts: base.Array,
   responses: base.Array,
+  response_lengths: base.Array,
   *,
   max_new_tokens: Size,
   eos_id: TokenId,
@@ -192,6 +198,7 @@ def demonstrations(
   Args:
     prompts: `[B, L]` int32, all of length L.
     responses: `[B, n]` int32, without end-of-sequence, n < `max_new_tokens`.
+    response_lengths: `[B]` int32, how many of the n tokens each response has.
     max_new_tokens: R.
     eos_id: put after each response.
     pad_id: put after that.
@@ -204,19 +211,20 @@ def demonstrations(
     ValueError: a constant is outside its interval, or a response and its
       end-of-sequence are longer than `max_new_tokens`.
   """
-  chex.assert_rank([prompts, responses], 2)
-  chex.assert_equal_shape_prefix([prompts, responses], 1)
-  num_rows, prompt_length = prompts.shape
-  num_padding = max_new_tokens - responses.shape[1] - 1
-  if num_padding < 0:
+  chex.assert_rank([prompts, responses, response_lengths], [2, 2, 1])
+  chex.assert_equal_shape_prefix([prompts, responses, response_lengths], 1)
+  prompt_length = prompts.shape[1]
+  num_padding = max_new_tokens - responses.shape[1]
+  if num_padding < 1:
     raise ValueError(
       f'max_new_tokens = {max_new_tokens}: must exceed the '
       f'{responses.shape[1]} tokens of a response'
     )
-  tail = jnp.array([eos_id] + [pad_id] * num_padding, jnp.int32)
-  tails = jnp.tile(tail, (num_rows, 1))
-  tokens = jnp.concatenate([prompts, responses, tails], axis=1)
-  positions = jnp.arange(prompt_length + max_new_tokens)
-  is_response = positions >= prompt_length
-  is_padding = positions >= tokens.shape[1] - num_padding
-  return tokens, jnp.tile(is_response & ~is_padding, (num_rows, 1))
+  positions_T = jnp.arange(prompt_length + max_new_tokens)[None, :]
+  ends_B1 = prompt_length + response_lengths[:, None]
+  tokens_BT = jnp.pad(
+    jnp.concatenate([prompts, responses], axis=1), ((0, 0), (0, num_padding))
+  )
+  tokens_BT = jnp.where(positions_T < ends_B1, tokens_BT, pad_id)
+  tokens_BT = jnp.where(positions_T == ends_B1, eos_id, tokens_BT)
+  return tokens_BT, (positions_T >= prompt_length) & (positions_T <= ends_B1)

@@ -36,7 +36,6 @@ def text_config(**changes) -> config_lib.Config:
     max_prompt_tokens=6,
     drop_long_prompts=True,
     max_new_tokens=4,
-    reward='correctness()',
     num_workers=1,
     answer_timeout=1.0,
     memory_limit=2**31,

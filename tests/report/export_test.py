@@ -23,13 +23,16 @@ def results():
   saved = table.Saving(levels.Comparison(-INF, None, None), None)
   whole = table.Saving(levels.Comparison(0.5, (-INF, 0.75), 0.01), 0.02)
 
-  def arm(name, tokens, seconds, wall_clock, token_saving, cost_saving):
+  def arm(name, tokens, seconds, wall_clock, token_saving, cost_saving, aes):
     return table.Arm(
       name=name,
       seeds=np.array([3, 4]),
       num_iterations=5,
       reward=np.array([0.5, 0.7]),
       entropy=np.array([0.25, 0.75]),
+      accuracy=np.array([0.5, 0.25]),
+      response_length=np.array([3.0, 6.0]),
+      aes=aes,
       replay_ratio=np.array([NAN, NAN]),
       replay_ratio_inserted=np.array([2.0, 4.0]),
       generation_flops=np.array([0.5, 0.5]),
@@ -54,8 +57,11 @@ def results():
     baseline='base',
     rule=readings.Rule(window=20, every_cost=None, why='a reason'),
     arms=(
-      arm('base', [400.0, 404.0], [1.0, 2.0], '', None, None),
-      arm('a, "b"', [200.0, INF], [NAN, NAN], 'unknown', saved, whole),
+      arm('base', [400.0, 404.0], [1.0, 2.0], '', None, None, ()),
+      arm(
+        *('a, "b"', [200.0, INF], [NAN, NAN], 'unknown', saved, whole),
+        ((0.5, (0.25, 0.75)), (NAN, None)),
+      ),
     ),
   )
 
@@ -79,6 +85,16 @@ class ExportTest(absltest.TestCase):
     self.assertEqual(base['seeds'], [3, 4])
     self.assertEqual(base['reward_at_end']['median'], 0.6)
     self.assertEqual(base['seconds_per_iteration'], 1.5)
+    self.assertEqual(base['accuracy_at_end']['per_seed'], [0.5, 0.25])
+    self.assertEqual(base['response_length_at_end']['median'], 4.5)
+    self.assertEqual(base['aes'], [])
+    self.assertEqual(
+      arm['aes'],
+      [
+        {'constants': [1, 3, 5], 'score': 0.5, 'interval': [0.25, 0.75]},
+        {'constants': [1, 5, 10], 'score': None, 'interval': None},
+      ],
+    )
     milestone = base['milestones'][0]
     self.assertEqual(
       milestone['generated_tokens'], {'median': 402, 'per_seed': [400, 404]}

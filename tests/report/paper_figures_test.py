@@ -13,7 +13,6 @@ from absl.testing import parameterized
 from replay_rl.report import __main__ as program
 from replay_rl.report import closed_forms
 from replay_rl.report import paper_figures
-from replay_rl.report import paper_methods
 from replay_rl.report import sweep_data
 from replay_rl.report import sweep_runs
 from tests.report import swept
@@ -218,26 +217,6 @@ class PaperFiguresTest(parameterized.TestCase):
         ('replay.keep', '0.01', 2),
       ],
     )
-
-
-class AesTest(parameterized.TestCase):
-  def test_by_hand(self):
-    method = np.full(6, 0.6), np.full(6, 300.0)
-    baseline = np.full(6, 0.5), np.full(6, 400.0)
-    value, ends = paper_methods.aes(method, baseline, (1, 3, 5))
-    self.assertAlmostEqual(value, 0.25 + 3 * 0.2)
-    np.testing.assert_allclose(ends, [value, value])
-    few = tuple(x[:5] for x in method)
-    self.assertIsNone(paper_methods.aes(few, baseline, (1, 3, 5))[1])
-    none = np.zeros(6), np.full(6, 400.0)
-    self.assertTrue(math.isnan(paper_methods.aes(method, none, (1, 3, 5))[0]))
-
-  def test_the_interval_holds_the_score(self):
-    rng = np.random.default_rng(0)
-    method = rng.uniform(0.5, 0.7, 8), rng.uniform(200, 300, 8)
-    baseline = rng.uniform(0.4, 0.6, 8), rng.uniform(300, 400, 8)
-    value, (low, high) = paper_methods.aes(method, baseline, (1, 3, 5))
-    self.assertBetween(value, low + 0.05, high - 0.05)
 
 
 class CommandTest(parameterized.TestCase):

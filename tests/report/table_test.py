@@ -52,6 +52,26 @@ class MakeTest(parameterized.TestCase):
     )
     return results.arms
 
+  def test_aes_is_of_the_accuracy_and_the_length_of_the_last_window(self):
+    # The window has two iterations of 10 rollouts.
+    more = {'accuracy': 0.5, 'response_length': 400.0}
+    base = self.run_of('base', SLOW, more=more)
+    arm = self.run_of(
+      'arm', SLOW, more={'accuracy': 0.6, 'response_length': 300.0}
+    )
+    lengths = arm.values['response_length']
+    lengths[0, :3], lengths[0, 3:] = 0.0, (200.0, 400.0)
+    base, arm = self.compare(arm, baseline=base)
+    self.assertEqual(base.aes, ())
+    np.testing.assert_allclose(arm.accuracy, [0.6, 0.6])
+    np.testing.assert_allclose(arm.response_length, [300.0, 300.0])
+    # A quarter shorter, a fifth more.
+    for (score, interval), expected in zip(
+      arm.aes, (0.25 + 3 * 0.2, 0.25 + 5 * 0.2), strict=True
+    ):
+      self.assertAlmostEqual(score, expected)
+      self.assertIsNone(interval)  # Two seeds are too few.
+
   def test_spending_and_the_saving_of_medians(self):
     base, arm = self.compare(self.run_of('fast', FAST))
     tokens = base.milestones[0].spent['generated_tokens']

@@ -1,11 +1,16 @@
 """Tests of what is built from a configuration."""
 
+import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl.testing import parameterized
 
+from replay_rl import base
 from replay_rl.run import build
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import schedule
+from replay_rl.tasks import addition
 from tests import tiny
 from tests.run import tiny_run
 
@@ -70,6 +75,70 @@ class ExperimentTest(parameterized.TestCase):
       ValueError, '^model.vocab_size = 31: must be at least the 32 tokens'
     ):
       tiny_run.experiment(model__vocab_size=31)
+
+
+def _with_a_float(is_correct, is_formatted, lengths, is_finished):
+  return is_correct * float(lengths[0])
+
+
+class TaskTest(parameterized.TestCase):
+  def _judged(self, reward):
+    """Judges four responses to 1 + 2 of one digit each; right is '30'."""
+    task = build.task(tiny.config(reward=reward))
+    rows = (
+      ([3, 0, addition.EOS, addition.PAD], 3, True),
+      ([3, 0, 0, addition.EOS], 4, True),
+      ([3, addition.EOS, addition.PAD, addition.PAD], 2, True),
+      ([3, 0, 0, 0], 4, False),
+    )
+    responses, lengths, is_finished = map(jnp.array, zip(*rows, strict=True))
+    completions = base.Completions(
+      *([None] * 5), responses, lengths, is_finished
+    )
+    references = jnp.tile(jnp.array([[3, 0]]), (4, 1))
+    prompts = base.Prompts(None, None, None, references)
+    generation = generation_lib.Generation(prompts, completions, *([None] * 4))
+    judged = generation_lib.judge(generation, task)
+    compiled = jax.jit(lambda one: generation_lib.judge(one, task))(generation)
+    chex.assert_trees_all_equal(judged, compiled)
+    right = task.reward_fn(responses, lengths, references)
+    return judged, right
+
+  @parameterized.parameters(
+    ('correctness()', [1, 0, 0, 0]),
+    # A half from three tokens on, all of it from four tokens on.
+    (
+      'correctness() + soft_overlong(max_length=4, cache_length=2)',
+      [0.5, -1, 0, -1],
+    ),
+    ('correctness() + truncation_penalty(weight=0.25)', [1, 0, 0, -0.25]),
+  )
+  def test_the_reward_shapes_what_is_learned_and_not_what_is_right(
+    self, reward, expected
+  ):
+    (rewards, measured), right = self._judged(reward)
+    np.testing.assert_array_equal(rewards, expected)
+    self.assertEqual(rewards.dtype, jnp.float32)
+    np.testing.assert_array_equal(right, [1, 0, 0, 0])
+    self.assertEqual(measured, {'accuracy': 0.25})
+
+  @parameterized.parameters(
+    'format_bonus(weight=0.5)', 'correctness() + format_bonus(weight=0.5)'
+  )
+  def test_a_reward_of_the_format_is_refused_in_jax(self, reward):
+    with self.assertRaisesWithLiteralMatch(
+      ValueError,
+      f'reward = {reward!r}: must not read is_formatted, which only tasks in '
+      'text have',
+    ):
+      build.task(tiny.config(reward=reward))
+
+  def test_a_reward_that_cannot_be_traced_is_named(self):
+    with self.assertRaisesRegex(
+      ValueError,
+      r"^reward = 'tests.run.build_test:_with_a_float\(\)': must fit the run",
+    ):
+      build.task(tiny.config(), {'reward': _with_a_float})
 
 
 class BaseWeightsTest(parameterized.TestCase):

@@ -54,7 +54,7 @@ class CycleTest(parameterized.TestCase):
       )
       return generation, generation_lib.judge(generation, task)
 
-    generation, rewards = generate_and_judge(run)
+    generation, (rewards, judged) = generate_and_judge(run)
     run, fresh, remembered = jax.jit(
       functools.partial(events.remember, parts=parts)
     )(events.publish(run), generation, rewards)
@@ -69,9 +69,11 @@ class CycleTest(parameterized.TestCase):
     self.assertEqual(int(run.clock.iteration), 1)
     self.assertEqual(run.clock._replace(iteration=jnp.int32(2)), runs[2].clock)
     observed = metrics.of_buffer(run.buffer, num_bins=parts.histogram_bins)
-    actual = tiny_run.numbers(events.Measured(remembered | observed, learned))
+    values = judged | remembered | observed
+    actual = tiny_run.numbers(events.Measured(values, learned))
     self.assertEqual(set(actual), set(measured[1]))
-    np.testing.assert_allclose(actual['reward'], measured[1]['reward'])
+    for name in ('reward', 'accuracy'):
+      np.testing.assert_allclose(actual[name], measured[1][name])
     np.testing.assert_allclose(
       actual['loss'], measured[1]['loss'], rtol=1e-4, atol=1e-6
     )

@@ -14,8 +14,8 @@ from tests import tiny_text
 class TextSettingsTest(parameterized.TestCase):
   @parameterized.parameters(
     (
-      {'text__reward': 'corectness()'},
-      'text.reward = .*: must be one call .* correctness, .* not corectness',
+      {'reward': 'corectness()'},
+      '^reward = .*: must be one call .* correctness, .* not corectness',
     ),
     ({'text__num_workers': 0}, r'text.num_workers = 0: must be in \[1, 1024\]'),
     ({'text': None}, r"text = None: must be given for task = 'problems\(\)'"),

@@ -96,6 +96,7 @@ class KeyTest(parameterized.TestCase):
     {'optimizer__num_microbatches': 2},
     {'optimizer__remat': True},
     {'task': 'addition(num_digits=1, forget_probability=0.1)'},
+    {'reward': 'correctness() + truncation_penalty(weight=0.5)'},
     {'num_seeds': 2},
     {'logging__histogram_bins': 5},
     {'logging__age_buckets': (1, 2)},

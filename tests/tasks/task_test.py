@@ -21,14 +21,18 @@ class TaskTest(parameterized.TestCase):
     tokens, loss_mask = task.demonstrations(
       jnp.array([[1, 2], [3, 4]]),
       jnp.array([[5, 6], [7, 8]]),
+      jnp.array([2, 1]),
       max_new_tokens=5,
       eos_id=9,
-      pad_id=0,
+      pad_id=10,
     )
     np.testing.assert_array_equal(
-      tokens, [[1, 2, 5, 6, 9, 0, 0], [3, 4, 7, 8, 9, 0, 0]]
+      tokens, [[1, 2, 5, 6, 9, 10, 10], [3, 4, 7, 9, 10, 10, 10]]
     )
-    np.testing.assert_array_equal(loss_mask, [[0, 0, 1, 1, 1, 0, 0]] * 2)
+    np.testing.assert_array_equal(
+      loss_mask, [[0, 0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0, 0]]
+    )
+    self.assertEqual(tokens.dtype, jnp.int32)
 
   def test_demonstrations_without_room_for_the_end_raise(self):
     with self.assertRaisesRegex(
@@ -37,6 +41,7 @@ class TaskTest(parameterized.TestCase):
       task.demonstrations(
         jnp.ones((1, 2), int),
         jnp.ones((1, 2), int),
+        jnp.ones(1, int),
         max_new_tokens=2,
         eos_id=9,
         pad_id=0,

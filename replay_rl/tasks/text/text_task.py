@@ -13,6 +13,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl import constants
 from replay_rl.lm import tokenizer as tokenizer_lib
+from replay_rl.tasks import rewards
 from replay_rl.tasks import task
 from replay_rl.tasks.text import datasets
 from replay_rl.tasks.text import problems as problems_lib
@@ -20,10 +21,6 @@ from replay_rl.tasks.text import prompt_stream
 from replay_rl.tasks.verify import extraction
 from replay_rl.tasks.verify import verifier
 
-# (is_correct [B], is_formatted [B], lengths [B], is_finished [B]) -> [B]
-ShapingFn = Callable[
-  [np.ndarray, np.ndarray, np.ndarray, np.ndarray], base.Array
-]
 VerifierFn = Callable[[], verifier.Verifier]
 
 
@@ -42,7 +39,7 @@ def make(
   max_prompt_tokens: int,
   drop_long_prompts: bool,
   max_new_tokens: int,
-  reward_fn: ShapingFn,
+  reward_fn: rewards.RewardTerm,
   num_workers: int,
   answer_timeout: float,
   memory_limit: int,
@@ -161,7 +158,7 @@ def judge(
   *,
   tokenizer: tokenizer_lib.Tokenizer,
   problems: Sequence[problems_lib.Problem],
-  reward_fn: ShapingFn,
+  reward_fn: rewards.RewardTerm,
   verifier_fn: VerifierFn,
 ) -> task.Judgement:
   """Verifies responses and shapes their rewards.

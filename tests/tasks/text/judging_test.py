@@ -23,7 +23,12 @@ SETTINGS = {'num_eval_prompts': 3, 'num_eval_samples': 2, 'num_shown': 5}
 def _judge_in_jax(responses, lengths, references):
   del lengths
   is_correct = responses[:, 0] % 2 == references % 2
-  return jnp.where(is_correct, 1.0, -0.5)
+  return is_correct.astype(jnp.float32)
+
+
+def _shape(is_correct, *others):
+  del others
+  return jnp.where(is_correct == 1, 1.0, -0.5)
 
 
 class JudgingTest(parameterized.TestCase):
@@ -55,6 +60,7 @@ class JudgingTest(parameterized.TestCase):
       # The key of a group says which prompt of the generation it asks for.
       prompts_fn=lambda rng_key, num_prompts: self._prompts_in_jax(rng_key),
       reward_fn=_judge_in_jax,
+      shaping_fn=_shape,
     )
     parts = self.experiment.parts
     built = programs.build(parts, task, tiny_run.settings(**SETTINGS))
@@ -66,10 +72,11 @@ class JudgingTest(parameterized.TestCase):
     chex.assert_trees_all_close(run.buffer, first.buffer, atol=1e-6)
     chex.assert_trees_all_close(run.learner, first.learner, atol=1e-5)
     actual = tiny_run.numbers(measured)
-    self.assertEqual(actual['reward'], self.measured[0]['reward'][:1])
+    for name in ('reward', 'accuracy'):
+      np.testing.assert_allclose(actual[name], self.measured[0][name][:1])
     self.assertEqual(
       set(self.measured[0]) - set(actual),
-      {'accuracy', 'verifier/correct', 'verifier/wrong'},
+      {'verifier/correct', 'verifier/wrong'},
     )
 
   def _prompts_in_jax(self, rng_key):

@@ -10,9 +10,9 @@ import numpy as np
 from absl.testing import parameterized
 
 from replay_rl.lm import tokenizer
+from replay_rl.tasks import rewards
 from replay_rl.tasks.text import datasets
 from replay_rl.tasks.text import problems as problems_lib
-from replay_rl.tasks.text import rewards
 from replay_rl.tasks.text import text_task
 from tests import tiny_text
 from tests import tiny_tokenizer
@@ -25,7 +25,6 @@ def _reward(*arguments):
 
 def _make(folder, **changes):
   settings = dataclasses.asdict(tiny_text.settings(folder))
-  del settings['reward']
   fixed = {'reward_fn': _reward, 'num_evaluation_prompts': None}
   return text_task.make(**{**fixed, **settings, **changes})
 

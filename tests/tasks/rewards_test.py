@@ -1,4 +1,4 @@
-"""Tests of replay_rl.tasks.text.rewards."""
+"""Tests of replay_rl.tasks.rewards."""
 
 import functools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
-from replay_rl.tasks.text import rewards
+from replay_rl.tasks import rewards
 
 TERMS = {
   'correctness': rewards.correctness,
@@ -21,11 +21,13 @@ TERMS = {
 }
 # Lengths around both ends of the slope.
 LENGTHS = (0, 1, 15, 16, 17, 18, 19, 20, 21, 1000)
+# A response that was cut off has the whole penalty at any length.
+IS_FINISHED = [True, False] * 2 + [True] * 5 + [False]
 EXPECTED = {
   'correctness': (1, 0, 1, 0, 1, 0, 1, 0, 1, 0),
   'format_bonus': (0.25, 0.25, 0, 0, 0.25, 0.25, 0, 0, 0.25, 0.25),
-  'soft_overlong': (0, 0, 0, 0, -0.25, -0.5, -0.75, -1, -1, -1),
-  'truncation_penalty': (0, 0, 0, 0, -0.5, -0.5, -0.5, -0.5, 0, 0),
+  'soft_overlong': (0, -1, 0, -1, -0.25, -0.5, -0.75, -1, -1, -1),
+  'truncation_penalty': (0, -0.5, 0, -0.5, 0, 0, 0, 0, 0, -0.5),
 }
 
 
@@ -34,7 +36,7 @@ def batch():
     jnp.array([1, 0] * 5, jnp.float32),
     jnp.array([1, 1, 0, 0] * 2 + [1, 1], jnp.float32),
     jnp.array(LENGTHS, jnp.int32),
-    jnp.array([True] * 4 + [False] * 4 + [True] * 2),
+    jnp.array(IS_FINISHED),
   )
 
 
@@ -60,12 +62,12 @@ class RewardsTest(parameterized.TestCase):
 
   def test_soft_overlong_follows_the_equation_of_the_paper(self):
     lengths = np.arange(16_000, 21_000, 7, dtype=np.int32)
-    others = [np.zeros(len(lengths), kind) for kind in (np.float32, bool)]
+    verdicts = np.zeros(len(lengths), np.float32)
     result = rewards.soft_overlong(
-      others[0],
-      others[0],
+      verdicts,
+      verdicts,
       lengths,
-      others[1],
+      np.ones(len(lengths), bool),
       max_length=20_480,
       cache_length=4096,
     )
@@ -80,6 +82,7 @@ class RewardsTest(parameterized.TestCase):
       rewards.soft_overlong, max_length=20, cache_length=20
     )
     expected = np.maximum(-np.array(LENGTHS, np.float32) / 20, -1)
+    expected[~np.array(IS_FINISHED)] = -1
     np.testing.assert_allclose(term(*batch()), expected)
 
   @parameterized.parameters(0, 21, -1)

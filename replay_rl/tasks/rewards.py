@@ -1,32 +1,41 @@
-"""Terms of a reward, from the verdicts of the verifier and the sampler.
+"""Terms of the reward of any task, from what the verifier and the sampler say.
 
-Each term takes, in this order:
-
-  is_correct: `[B]` float32, 1 for a right answer, else 0.
-  is_formatted: `[B]` float32, 1 for a response with a complete boxed answer,
-    else 0.
-  lengths: `[B]` int32, sampled tokens of each response.
-  is_finished: `[B]` bool, True where the response ended with end-of-sequence.
-
-and returns `[B]` float32. Terms add, and constants are bound by name:
+Each term takes the fields of `Verdicts`, in their order, and returns `[B]`
+float32. Terms add, and constants are bound by name:
 
   functools.partial(rewards.soft_overlong, max_length=1024, cache_length=256)
 """
 
 from collections.abc import Callable
 from typing import Annotated
+from typing import NamedTuple
 
 import chex
 import jax.numpy as jnp
 
 from replay_rl import base
 from replay_rl import constants
-from replay_rl.tasks import task
 
+Length = Annotated[int, constants.interval('[1, inf)')]
 Weight = Annotated[float, constants.interval('[0, 1000000]')]
-RewardTerm = Callable[
-  [base.Array, base.Array, base.Array, base.Array], base.Array
-]
+# (fields of `Verdicts`, as NumPy or JAX arrays) -> term `[B]`
+RewardTerm = Callable[..., base.Array]
+
+
+class Verdicts(NamedTuple):
+  """What a term reads.
+
+  is_correct: `[B]` float32, 1 for a right answer, else 0.
+  is_formatted: `[B]` float32, 1 for a response with a complete boxed answer,
+    else 0. A task that is judged in JAX does not have it.
+  lengths: `[B]` int32, sampled tokens of each response.
+  is_finished: `[B]` bool, True where the response ended with end-of-sequence.
+  """
+
+  is_correct: base.Array
+  is_formatted: base.Array
+  lengths: base.Array
+  is_finished: base.Array
 
 
 def correctness(
@@ -65,20 +74,21 @@ def soft_overlong(
   lengths: base.Array,
   is_finished: base.Array,
   *,
-  max_length: task.Size,
-  cache_length: task.Size,
+  max_length: Length,
+  cache_length: Length,
 ) -> base.Array:
-  """Returns a penalty that grows from 0 to -1 over the last allowed tokens.
+  """Returns a penalty that falls from 0 to -1 over the last allowed tokens.
 
   The penalty is 0 up to `max_length - cache_length` tokens, then linear in the
-  length, and -1 from `max_length` on. Yu et al., 'DAPO', 2025,
-  https://arxiv.org/abs/2503.14476, Eq. 13 (with 20,480 and 4,096).
+  length, and -1 from `max_length` on, and for every response that was cut off.
+  Yu et al., 'DAPO', 2025, https://arxiv.org/abs/2503.14476, Eq. 13 (with 20,480
+  and 4,096).
 
   Args:
-    is_correct: see the module.
-    is_formatted: see the module.
-    lengths: see the module.
-    is_finished: see the module.
+    is_correct: see `Verdicts`.
+    is_formatted: see `Verdicts`.
+    lengths: see `Verdicts`.
+    is_finished: see `Verdicts`.
     max_length: tokens of the shortest response with the whole penalty.
     cache_length: tokens over which the penalty grows, at most `max_length`.
 
@@ -93,7 +103,8 @@ def soft_overlong(
       f'{max_length}'
     )
   excess = lengths - (max_length - cache_length)
-  return -jnp.clip(excess, 0, cache_length).astype(jnp.float32) / cache_length
+  share = jnp.clip(excess, 0, cache_length).astype(jnp.float32) / cache_length
+  return jnp.where(is_finished, -share, -1.0)
 
 
 @constants.checked
