@@ -29,6 +29,7 @@ from replay_rl.run import placement
 from replay_rl.run import rules
 from replay_rl.run import schedule
 from replay_rl.run import state
+from replay_rl.run import tracing
 from replay_rl.run import warm_start
 from replay_rl.tasks import task as task_lib
 
@@ -132,7 +133,7 @@ def experiment(
     age_edges=config.logging.age_buckets or (),
     age_grad_norms=config.logging.age_grad_norms,
   )
-  num_rows = functions_lib.check(
+  num_rows = tracing.check(
     chosen, parts, truncation=pairs.truncation(config.sampler)
   )
   parts = parts._replace(num_rows=num_rows)
@@ -162,7 +163,7 @@ def task(
   reward = chosen['reward']
   reward_fn = reward.bind(reward.scalars)
   if config.text is None:
-    functions_lib.check_reward(reward)
+    tracing.check_reward(reward)
     in_jax = chosen['task'].bind(chosen['task'].scalars)()
     return dataclasses.replace(in_jax, shaping_fn=reward_fn)
   # This import needs the packages of the extra [math].

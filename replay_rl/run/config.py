@@ -145,7 +145,8 @@ class Loss:
   """What an update minimises."""
 
   advantage: str  # A function of rl.advantages.
-  policy: str  # A loss of rl.losses.
+  # Of rl.losses, rl.corrections and rl.penalties, joined by +, which adds them.
+  policy: str
   normalizer: str  # A normalizer of rl.losses.
   row_weights: OptionalStr  # Of rl.importance; None: all rows have weight 1.
   statistics: OptionalStr  # Of rl.statistics; None: the loss needs none.

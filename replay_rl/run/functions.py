@@ -7,9 +7,6 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from replay_rl import choices
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
@@ -28,10 +25,8 @@ from replay_rl.run import budget
 from replay_rl.run import config as config_lib
 from replay_rl.run import learner
 from replay_rl.run import pairs
-from replay_rl.run import rules
 from replay_rl.run import schedule
 from replay_rl.run import state
-from replay_rl.run import tracing
 from replay_rl.tasks import addition
 from replay_rl.tasks import countdown
 from replay_rl.tasks import modular_arithmetic
@@ -200,24 +195,6 @@ def choose_warm_start(config: config_lib.Config) -> choices.Choice:
   return transform
 
 
-def check_reward(reward: choices.Choice) -> None:
-  """Raises ValueError for a reward that a task in JAX cannot have.
-
-  Such a task says whether an answer is right, and not whether it is formatted.
-  """
-  terms = reward.bind(reward.scalars)
-  kinds = (jnp.float32, jnp.float32, jnp.int32, jnp.bool_)
-  rows = jax.eval_shape(
-    lambda: rewards.Verdicts(*(jnp.zeros(1, kind) for kind in kinds))
-  )
-  tracing.shapes(f'reward = {reward.text!r}', terms, *rows)
-  if tracing.reads(lambda rows: terms(*rows), rows, 'is_formatted'):
-    raise ValueError(
-      f'reward = {reward.text!r}: must not read is_formatted, which only tasks '
-      'in text have'
-    )
-
-
 def numbers(
   config: config_lib.Config, chosen: Mapping[str, choices.Choice]
 ) -> state.Hyper:
@@ -297,111 +274,3 @@ def bind(
     keep_rule=bound('replay.keep'),
     feedback_fn=bound('replay.feedback'),
   )
-
-
-def check(
-  chosen: Mapping[str, choices.Choice],
-  parts: state.Parts,
-  *,
-  truncation: str | None,
-) -> int:
-  """Returns B, the rows of an update, after a trace of each function.
-
-  The trace needs only shapes, so it comes before any file or computation.
-
-  Args:
-    chosen: what `choose` returned.
-    parts: the functions and sizes; `num_rows` is not read.
-    truncation: see `pairs.truncation`.
-
-  Raises:
-    ValueError: a function does not accept these shapes; names the config field.
-  """
-  rules.check_tokens(
-    'sampler.num_prompts x sampler.group_size', parts.num_fresh, parts.shape
-  )
-  rng_key = jax.random.key(0)
-  params = jax.eval_shape(parts.init_params_fn, rng_key)
-  hyper = state.as_arrays(parts.hyper)
-  run = tracing.shapes(
-    f'replay.capacity = {parts.capacity}',
-    lambda params: state.init(parts, params, jnp.zeros((), jnp.uint32), hyper),
-    params,
-  )
-  functions = parts.bind(parts.hyper)
-  rows = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(
-      (parts.num_fresh, *leaf.shape[1:]), leaf.dtype
-    ),
-    run.buffer.rollouts,
-  )
-  is_valid = jax.ShapeDtypeStruct((parts.num_fresh,), bool)
-  fresh = jax.eval_shape(learner.fresh_batch, rows, rows.group_id, is_valid)
-  step = run.learner.step
-  prompts = jax.eval_shape(
-    lambda: state.empty_prompts(parts.shape, parts.num_fresh)
-  )
-
-  def named(*fields):
-    return ', '.join(
-      f'{field} = {chosen[field].text!r}' for field in fields if field in chosen
-    )
-
-  tracing.shapes(
-    'sampler', functions.generate_fn, params, rng_key, prompts, rows.rollout_id
-  )
-  tracing.shapes(
-    named('loss.advantage'), functions.advantage_fn, rows.rewards, rows.group_id
-  )
-  if functions.keep_rule is not None:
-    tracing.shapes(named('replay.keep'), functions.keep_rule, run.buffer, step)
-  batch = tracing.shapes(
-    named('replay.compose', 'replay.weights', 'replay.draw'),
-    functions.compose_fn,
-    *(run.buffer, fresh, rng_key, step),
-  )
-  num_rows = batch.is_valid.shape[0]
-  rules.check_tokens('rows of an update', num_rows, parts.shape)
-  if num_rows % parts.num_microbatches:
-    raise ValueError(
-      f'optimizer.num_microbatches = {parts.num_microbatches}: must divide the '
-      f'{num_rows} rows of an update'
-    )
-  inputs = []  # Each trace of the loss appends the shapes of its inputs.
-  update, loss_fn = functions.update, functions.update.loss_fn
-
-  def watched(of_loss):
-    inputs.append(jax.tree.map(jax.typeof, of_loss))
-    return loss_fn(of_loss)
-
-  _, outcome, _ = tracing.shapes(
-    named(
-      *('loss.policy', 'loss.statistics', 'loss.normalizer'),
-      *('loss.row_weights', 'optimizer.transform', 'optimizer.gate'),
-    ),
-    functools.partial(
-      learner.update,
-      functions=update._replace(loss_fn=watched),
-      num_updates_since_fresh=0,
-      num_microbatches=parts.num_microbatches,
-    ),
-    run.learner,
-    batch,
-  )
-  if update.statistics_fn and not tracing.reads(
-    loss_fn, inputs[0], 'statistics'
-  ):
-    raise ValueError(
-      f'{named("loss.statistics")}: must be None, because loss.policy ignores '
-      f'it ({named("loss.policy")})'
-    )
-  if truncation and tracing.reads(loss_fn, inputs[0], 'behavior_logprobs'):
-    raise ValueError(
-      f'{truncation} with {named("loss.policy")}, whose ratio would not be 1 '
-      'on rollouts of the same weights'
-    )
-  if functions.feedback_fn is not None:
-    tracing.shapes(
-      named('replay.feedback'), functions.feedback_fn, batch, outcome
-    )
-  return num_rows

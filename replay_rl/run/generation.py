@@ -200,7 +200,7 @@ def judge(
   )
   rewards = task.shaping_fn(
     is_correct,
-    is_correct,  # For `is_formatted`, which `functions.check_reward` refuses.
+    is_correct,  # For `is_formatted`, which `tracing.check_reward` refuses.
     completions.lengths,
     completions.is_finished,
   )

@@ -23,6 +23,8 @@ class ExperimentTest(parameterized.TestCase):
       replay__updates_per_iteration=2.5,
       sampler__weight_lag=5,
       optimizer__num_microbatches=3,
+      logging__age_buckets=(1, 2),
+      logging__age_grad_norms=True,
     )
     parts = experiment.parts
     actual = {
@@ -42,6 +44,7 @@ class ExperimentTest(parameterized.TestCase):
         'num_spans': 0,
         'num_microbatches': 3,
         'histogram_bins': 4,
+        'age_grad_norms': True,
       },
     )
     self.assertEqual(parts.num_fresh, 16)
