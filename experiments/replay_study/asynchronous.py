@@ -34,8 +34,17 @@ def _system(kind: str, workers: int, trainers: int) -> dict[str, Any]:
   }
 
 
-def _queue(workers: int, trainers: int, order: str) -> dict[str, Any]:
-  batch_size, rate = study.TUNED[1]
+def queue(
+  workers: int, trainers: int, order: str, *, batch_size: int, rate: float
+) -> dict[str, Any]:
+  """Returns the changes for a queue that uses each rollout once.
+
+  Args:
+    workers, trainers: devices.
+    order: 'newest' or 'oldest', which rollouts an update takes first.
+    batch_size: rollouts of an update.
+    rate: learning rate.
+  """
   return (
     study.buffer(batch_size, rate, capacity=16 * batch_size)
     | _system('queue', workers, trainers)
@@ -60,11 +69,12 @@ def _buffer(workers: int, trainers: int, size: int) -> dict[str, Any]:
 
 def get_cells() -> list[cells.Cell]:
   """Returns a cell for each split, with queues and with buffers."""
+  batch_size, rate = study.TUNED[1]
   return cells.make(
     study.base(quantum=QUANTUM, seeds=range(8)),
     [
       *(
-        _queue(*split, order)
+        queue(*split, order, batch_size=batch_size, rate=rate)
         for split, order in itertools.product(SPLITS[:1], ('newest', 'oldest'))
       ),
       *(

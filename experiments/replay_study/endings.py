@@ -1,9 +1,9 @@
 """Accuracy, pass@k and entropy of the arms of a sweep at equal cost.
 
-For each arm: medians over seeds at the last evaluation that every seed of every
-arm has had, with the difference to the baseline and its 95 % bootstrap
-interval, unpaired. The entropy is that of fresh rollouts, in nats per token,
-over the last tenth of the cost until then.
+For each arm: medians over seeds at the evaluation that is the nearest to the
+cost that all seeds of all arms have spent, or at a level, with the difference
+to the baseline and its 95 % bootstrap interval, unpaired. The entropy is that
+of fresh rollouts, in nats per token, over the last tenth of that cost.
 
 Command: python experiments/replay_study/endings.py RUNS BASELINE [--level=.8]
 """
@@ -35,12 +35,12 @@ def end_of(lines: list[dict], cost: float, level: float | None) -> dict:
 
   Args:
     lines: of the seed.
-    cost: of the evaluation to read.
+    cost: the evaluation that is the nearest to it is read.
     level: the evaluation is the second one in a row at this level; None for
       that at the cost. Without one, the last evaluation of the seed.
   """
   evaluated = [line for line in lines if budget.SCORE in line]
-  chosen = [line for line in evaluated if line[budget.COST] <= cost][-1]
+  chosen = min(evaluated, key=lambda line: abs(line[budget.COST] - cost))
   if level is not None:
     scores = [line[budget.SCORE] for line in evaluated]
     reached = [

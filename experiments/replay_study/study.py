@@ -27,6 +27,8 @@ BATCH = 64
 RATES = {1: 1.75e-4, 2: 0.875e-4, 4: 0.4375e-4}
 # The same on Countdown, from the small grid of diversity_tune.py.
 TUNED_ON_COUNTDOWN = {1: (32, 0.875e-4), 2: (32, 0.875e-4)}
+# The same of the queue of six workers and two trainers, from queue_tune.py.
+TUNED_QUEUE = (16, 0.875e-4)
 # What `plan replay` chose, from the noise that `plan fit` measured on tuning
 # seeds: x* = 54, y* = 8.8, and a saving of 60 %. It was written here before the
 # runs of confirm.py, see README.md.
