@@ -86,8 +86,8 @@ class DivergedTest(train_test.TrainTestCase):
     generated = generation_lib.judge
 
     def judge(generation, task):
-      rewards = generated(generation, task)
-      return rewards.at[0].set(jnp.nan)
+      rewards, *others = generated(generation, task)
+      return rewards.at[0].set(jnp.nan), *others
 
     with (
       mock.patch.object(generation_lib, 'judge', judge),
