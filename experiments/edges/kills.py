@@ -33,7 +33,7 @@ class Case(NamedTuple):
   wait: (random, run, lines before, seconds of a start) -> blocks until the
     moment to kill, or until the run has ended.
   flags: of the run.
-  processes: number of processes that the run has. A kill ends one of them.
+  processes: the run has this number of processes, and a kill ends one.
   prepare: (cache) -> None, before each start.
   is_fresh: whether each kill has a run of its own, which is then continued and
     compared.

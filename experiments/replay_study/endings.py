@@ -19,7 +19,7 @@ from replay_rl.run import budget
 from replay_rl.run import logs
 from replay_rl.sweep import planning
 
-_SHARE = 0.1  # Of the cost, over which the entropy is averaged.
+_SHARE = 0.1  # The entropy is averaged over this last share of the cost.
 
 
 def of_seeds(folder: pathlib.Path) -> dict[int, list[dict]]:

@@ -223,7 +223,10 @@ def topr(inputs: base.LossInputs) -> base.TokenLoss:
 
 
 def total(*loss_fns: base.LossFn) -> base.LossFn:
-  """Returns the sum of losses; a token is clipped if one of them clips it."""
+  """Returns the loss that adds these losses.
+
+  It marks a token as clipped if any of them does.
+  """
 
   def loss_fn(inputs: base.LossInputs) -> base.TokenLoss:
     terms = [function(inputs) for function in loss_fns]

@@ -115,8 +115,9 @@ def iterations(
     stopping.DivergedError, durable.WriteError, stopping.EmptyUpdatesError,
     SystemExit: see `train.train`.
   """
-  config, workdir, experiment, task = session[:4]
-  programs, checkpoints = session.programs, session.checkpoints
+  config, workdir = session.config, session.workdir
+  experiment, programs = session.experiment, session.programs
+  checkpoints = session.checkpoints
   run, marks = session.restored
   first = int(jax.device_get(run.clock.iteration)[0])
   end = config.num_iterations
@@ -166,7 +167,7 @@ def iterations(
       if _is_due(config.logging.samples_every, iteration):
         shown = programs.samples(run)
         if log is not None:
-          log.write_samples(samples.lines(shown, task))
+          log.write_samples(samples.lines(shown, session.task))
       progress = budget.after(progress, lines, experiment.stop)
       stopping.check_finite(lines, checkpoints)
       stopping.check_not_empty(run, config, experiment)

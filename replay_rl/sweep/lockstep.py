@@ -161,14 +161,16 @@ def check(work: planning.Work, *, num_cells: int) -> None:
           f'cell {one.cell.name!r}: {field} = {value!r}: must be {needed!r} '
           'for --lockstep'
         )
-    num_seeds = config.num_seeds * min(num_cells, len(work.planned))
-    with planning.built(config) as (_, experiment):
-      machine.check(
-        config_lib.changed(config, {'num_seeds': num_seeds}),
-        experiment.parts,
-        *placement.meshes_of_run(config, experiment.parts),
-        allow_memory=False,
-      )
+  # Cells with the same programs need the same memory.
+  config = work.planned[0].cell.config
+  num_seeds = config.num_seeds * min(num_cells, len(work.planned))
+  with planning.built(config) as (_, experiment):
+    machine.check(
+      config_lib.changed(config, {'num_seeds': num_seeds}),
+      experiment.parts,
+      *placement.meshes_of_run(config, experiment.parts),
+      allow_memory=False,
+    )
 
 
 def run(work: planning.Work, *, num_cells: int) -> Iterator[planning.Ended]:

@@ -222,7 +222,7 @@ class SettingsTest(train_test.TrainTestCase):
     with mock.patch.object(lockstep.machine, 'check') as checked:
       lockstep.check(_work(cells, out), num_cells=2)
     seeds = [call.args[0].num_seeds for call in checked.call_args_list]
-    self.assertEqual(seeds, [2] * 3)
+    self.assertEqual(seeds, [2])
 
   def test_a_wrong_number_is_one_line(self):
     text = (
