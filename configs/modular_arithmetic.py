@@ -18,8 +18,8 @@ Command: python -m replay_rl.train \
     --config=configs/modular_arithmetic.py:on_policy --workdir=runs/modular
 Cost: one of the four seeds of on_policy takes 54 s of CPU time, and the warm
 start 58 s once, on 2 cores of an AMD EPYC VM that did other work too.
-Result: one seed of on_policy is in experiments/modular_arithmetic/README.md. The
-responses get longer, and more of them are right.
+Result: one seed of on_policy is in experiments/modular_arithmetic/README.md:
+the responses get longer, and more of them are right.
 """
 
 from configs import arms
