@@ -46,7 +46,7 @@ def settings(options):
     batch_size=options.batch_size,
     updates_per_iteration=options.updates,
   )
-  config.optimizer.num_microbatches = options.num_microbatches
+  config.optimizer.microbatch_rows = options.microbatch_rows
   if options.logits_chunk:
     config.optimizer.logits_chunk = options.logits_chunk
   config.optimizer.remat = options.remat
@@ -177,7 +177,7 @@ def main():
   add('--new_tokens', type=int, default=512)
   add('--batch_size', type=int, default=64, help='rows of an update')
   add('--updates', type=int, default=2)
-  add('--num_microbatches', type=int, default=4)
+  add('--microbatch_rows', type=int, default=16)
   add('--logits_chunk', type=int, help='default: of the config')
   add('--remat', action=argparse.BooleanOptionalAction, default=True)
   add('--repeats', type=int, default=3)

@@ -66,7 +66,9 @@ def make(size: dict):
     'sampler.group_size': size['group'],
     'replay.capacity': 4 * size['prompts'] * size['group'],
     'loss.advantage': 'group_standardized(eps=1e-4)',
-    'optimizer.num_microbatches': size['microbatches'],
+    'optimizer.microbatch_rows': (
+      size['prompts'] * size['group'] // size['microbatches']
+    ),
   }
   for path, value in fields.items():
     section, field = path.split('.')

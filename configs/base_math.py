@@ -107,7 +107,7 @@ def on_policy(
       transform='adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.0)',
       gate=None,
       max_grad_norm=1.0,
-      num_microbatches=8,
+      microbatch_rows=8,
       logits_chunk=128,
       remat=True,
     ),

@@ -89,7 +89,7 @@ def on_policy(
       transform='adamw(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0)',
       gate=None,
       max_grad_norm=1.0,
-      num_microbatches=2,
+      microbatch_rows=NUM_FRESH // 2,
       logits_chunk=None,
       remat=False,
     ),

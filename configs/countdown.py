@@ -30,7 +30,6 @@ _ARMS = {
   | {
     # Always enough: ages are 0 to 10, and each is one iteration.
     'replay.capacity': 12 * _NUM_FRESH,
-    'optimizer.num_microbatches': 3,
   },
   'per': arms.reuse(2, _NUM_FRESH) | arms.PER | {'num_iterations': 100},
 }

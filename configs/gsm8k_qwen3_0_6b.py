@@ -38,7 +38,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
   )
   config.text.max_prompt_tokens = 256
   config.text.max_new_tokens = 1024
-  config.optimizer.num_microbatches = 4
+  config.optimizer.microbatch_rows = 16
   config.evaluation.num_prompts = 64
   config.mesh.shape = {'data': 1, 'fsdp': 1, 'tensor': 1}
   return arms.chosen(config, arm, base_math.ARMS)

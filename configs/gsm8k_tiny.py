@@ -50,7 +50,7 @@ def get_config() -> config_lib.Config:
   config.optimizer.transform = (
     'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
   )
-  config.optimizer.num_microbatches = 1
+  config.optimizer.microbatch_rows = None
   config.optimizer.logits_chunk = 16
   config.evaluation = config_lib.Evaluation(
     every=3,

@@ -35,7 +35,7 @@ from replay_rl.run import config as config_lib
 
 _ARMS = {
   'on_policy': {},
-  'prioritized': arms.PRIORITIZED | {'optimizer.num_microbatches': 24},
+  'prioritized': arms.PRIORITIZED,
 }
 
 
@@ -57,6 +57,6 @@ def get_config(arm: str = 'prioritized') -> config_lib.Config:
   config.optimizer.transform = (
     'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
   )
-  config.optimizer.num_microbatches = 16
+  config.optimizer.microbatch_rows = 8
   config.evaluation.num_samples = 2
   return arms.chosen(config, arm, _ARMS)

@@ -26,8 +26,8 @@ from configs import arms
 from configs import base_small
 from replay_rl.run import config as config_lib
 
-# 256 rollouts: with 12 prompt tokens each, and 26 tokens for each of the two
-# microbatches, both stay below the 4096 tokens of configs/base_small.py.
+# 256 rollouts of 12 prompt tokens, and microbatches of 128 rows of 26 tokens,
+# stay below the 4096 tokens of configs/base_small.py.
 _NUM_PROMPTS = 32
 _NUM_FRESH = _NUM_PROMPTS * base_small.GROUP_SIZE
 _ARMS = {
@@ -38,7 +38,6 @@ _ARMS = {
   | {
     # Always enough: ages are 0 to 10, and each is one iteration.
     'replay.capacity': 12 * _NUM_FRESH,
-    'optimizer.num_microbatches': 3,
   },
 }
 
@@ -54,6 +53,7 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
     config,
     {
       'sampler.num_prompts': _NUM_PROMPTS,
+      'optimizer.microbatch_rows': _NUM_FRESH // 2,
       'replay.capacity': _NUM_FRESH,
       'evaluation.every': 10,
     },

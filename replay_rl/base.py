@@ -85,6 +85,8 @@ class Rollout(NamedTuple):
   policy_version: `[B]` int32, learner step whose weights sampled the rollout.
   token_versions: `[B, T]` int32, learner step whose weights sampled each token;
     None where the weights cannot change during a response.
+  reference_logprobs: `[B, T]` float32, under the weights that the run started
+    from; zero where not `loss_mask`. None where no loss reads them.
   """
 
   tokens: Array
@@ -97,6 +99,7 @@ class Rollout(NamedTuple):
   rollout_id: Array
   policy_version: Array
   token_versions: Array | None = None
+  reference_logprobs: Array | None = None
 
 
 class BufferState(NamedTuple):
@@ -194,8 +197,9 @@ class LossInputs(NamedTuple):
   loss_mask: `[B, T]` bool, False on rows that are not valid.
   age: `[B]` int32, learner steps since `policy_version`.
   token_versions: see `Rollout`.
-  reference_logprobs: `[B, T]` float, under a fixed reference policy.
-  proximal_logprobs: `[B, T]` float, under the policy that clipping compares to.
+  reference_logprobs: see `Rollout`.
+  proximal_logprobs: `[B, T]` float, under the learner's weights before the
+    first update of the `Learn` event to which this update belongs.
   statistics: result of a `StatisticsFn` for the whole batch, the same for each
     microbatch.
   """
@@ -319,8 +323,17 @@ RowWeightFn = Callable[[Batch], Array]
 RewardFn = Callable[[Array, Array, PyTree], Array]
 
 
+class MissingFieldError(ValueError):
+  """A function needs a field of a record that is None: `field`, its name."""
+
+  field: str
+
+
 def required(record: NamedTuple, field: str, reader: str) -> PyTree:
   """Returns a field of a record, which must not be None.
+
+  A loss that gets `reference_logprobs` or `proximal_logprobs` in this way makes
+  the run compute them.
 
   Args:
     record: such as `LossInputs` or `Rollout`.
@@ -328,11 +341,13 @@ def required(record: NamedTuple, field: str, reader: str) -> PyTree:
     reader: name of the function that needs the field, for the message.
 
   Raises:
-    ValueError: the field is None.
+    MissingFieldError: the field is None.
   """
   value = getattr(record, field)
   if value is None:
-    raise ValueError(
+    error = MissingFieldError(
       f'{type(record).__name__}.{field} = None: must be given for {reader}'
     )
+    error.field = field
+    raise error
   return value

@@ -86,7 +86,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       transform='adamw(b1=0.9, b2=0.98, eps=1e-8, weight_decay=0.0)',
       gate=None,
       max_grad_norm=1.0,
-      num_microbatches=1,
+      microbatch_rows=None,
       logits_chunk=None,
       remat=False,
     ),

@@ -238,6 +238,8 @@ class ResumeTest(TrainTestCase):
       replay__weights='proportional(exponent=0.6)',
       replay__feedback='reweighted_advantage_magnitude()',
       loss__row_weights='per_importance_weights(exponent=0.4)',
+      loss__policy='decoupled_ppo(clip_low=0.2, clip_high=0.2, max_ratio=2.0) '
+      '+ reference_kl(coefficient=0.1)',
       optimizer__gate='ess_scaled_rate(on_policy_ess=0.9)',
     )
     whole, parted = self.workdir('whole'), self.workdir('parted')

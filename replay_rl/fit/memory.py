@@ -18,6 +18,7 @@ from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import config as config_lib
+from replay_rl.run import learner as learner_lib
 from replay_rl.run import placement
 from replay_rl.run import state
 
@@ -27,18 +28,21 @@ ADVICE = {
   'optimizer state': 'more fsdp or tensor',
   'verifier': 'a smaller text.num_workers',
   'published weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
+  'reference weights': 'more fsdp or tensor',
   'replay buffer': 'a smaller replay.capacity, more data or fsdp',
   'state of the gate': 'a smaller window of optimizer.gate',
   'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
   'gradients': 'more fsdp or tensor',
+  'proximal weights': 'more fsdp or tensor',
   'histograms of updates': (
     'a smaller replay.updates_per_iteration or logging.histogram_bins'
   ),
   'kept for the backward pass': (
-    'optimizer.remat, more optimizer.num_microbatches, data or fsdp'
+    'optimizer.remat, a smaller optimizer.microbatch_rows, more data or fsdp'
   ),
   'learner working set': (
-    'optimizer.logits_chunk, more optimizer.num_microbatches, data or fsdp'
+    'optimizer.logits_chunk, a smaller optimizer.microbatch_rows, more data '
+    'or fsdp'
   ),
   'KV cache': (
     'fewer rollouts at once (sampler, evaluation), shorter responses, more '
@@ -145,7 +149,6 @@ def memory(
   run = state.shapes_of_run(parts, config.num_seeds)
   share = share_of_device(parts.transformer, mesh)
   kept, on_host, untied = _kept(run, parts, mesh, config.mesh.buffer_memory)
-  num_rows = parts.num_rows // parts.num_microbatches
   # Of one seed: the sum over the microbatches, and the latest of several.
   gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
   gradients *= 1 + parts.age_grad_norms  # That of one bucket of ages.
@@ -162,10 +165,14 @@ def memory(
     'histograms of updates': _histograms(config),
   } | working_memory.activations(
     share,
-    num_rows=_divide(num_rows, 'rows of a microbatch', 'rows', mesh),
+    num_rows=_rows_of_microbatch(parts, mesh),
     chunk_size=config.optimizer.logits_chunk,
     remat=config.optimizer.remat,
   )
+  if 'proximal_logprobs' in parts.loss_reads:
+    programs['learner']['proximal weights'] = (
+      kept['parameters'] // config.num_seeds
+    )
   return _total(run, kept, on_host, _of_seeds_at_once(config, programs))
 
 
@@ -273,6 +280,7 @@ def _kept(
     'parameters': size(run.learner.params, shardings.learner.params),
     'optimizer state': size(run.learner.opt_state, shardings.learner.opt_state),
     'published weights': size(run.sampler, shardings.sampler),
+    'reference weights': size(run.reference_params, shardings.reference_params),
     'replay buffer': size(run.buffer, shardings.buffer),
     'state of the gate': size(
       run.learner.gate_state, shardings.learner.gate_state
@@ -299,6 +307,18 @@ def _sampled_rows(
     )
     rows['evaluation'] = num_prompts * evaluation.num_samples
   return rows
+
+
+def _rows_of_microbatch(
+  parts: state.Parts,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+) -> int:
+  """Returns the rows of a microbatch on a device, those that fill it too."""
+  num_parts = mesh_lib.num_parts(mesh, 'rows')
+  num_rows = learner_lib.padded_rows(
+    parts.num_rows, parts.num_microbatches, num_parts
+  )
+  return num_rows // (parts.num_microbatches * num_parts)
 
 
 def _histograms(config: config_lib.Config) -> int:

@@ -110,7 +110,8 @@ def decoupled_ppo(
   w is pi_prox / mu and u is pi / pi_prox, bounded by 1 - clip_low and
   1 + clip_high: decoupled PPO as in AReaL, https://arxiv.org/abs/2505.24298.
   The code of its authors drops the tokens whose w is above a cap, where this
-  truncates w.
+  truncates w. With one update in each `Learn` event, pi_prox is the policy of
+  the update itself, u is 1, and only w corrects.
 
   Args:
     inputs: logprobs, behavior_logprobs, proximal_logprobs, advantages and

@@ -128,11 +128,13 @@ def experiment(
       needs.num_publications or rules.lag_in_iterations(config)
     ),
     num_spans=needs.num_spans,
-    num_microbatches=config.optimizer.num_microbatches,
+    microbatch_rows=config.optimizer.microbatch_rows,
+    loss_reads=frozenset(),
     histogram_bins=config.logging.histogram_bins,
     age_edges=config.logging.age_buckets or (),
     age_grad_norms=config.logging.age_grad_norms,
   )
+  parts = parts._replace(loss_reads=tracing.loss_reads(parts))
   num_rows = tracing.check(
     chosen, parts, truncation=pairs.truncation(config.sampler)
   )

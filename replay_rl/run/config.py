@@ -162,7 +162,8 @@ class Optimizer:
   transform: str  # A function of rl.optimizers.
   gate: OptionalStr  # A function of rl.gates; None: accepts every update.
   max_grad_norm: Norm  # Clips the gradient's global norm; inf does not clip.
-  num_microbatches: Count  # Parts of an update's rows; saves memory.
+  # Most rows whose activations are in memory at a time; None: all.
+  microbatch_rows: OptionalCount
   logits_chunk: OptionalCount  # Tokens whose logits exist at once; None: all.
   remat: bool  # Recompute activations in the backward pass; saves memory.
 

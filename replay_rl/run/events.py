@@ -168,6 +168,7 @@ def remember(
     rollout_id=generation.rollout_id,
     policy_version=generation.policy_version,
     token_versions=generation.token_versions,
+    reference_logprobs=_reference_logprobs(run, completions, parts),
   )
   has_variance = advantages_lib.group_has_variance(rewards, generation.group_id)
   is_kept = has_variance if parts.drop_zero_variance else None
@@ -214,6 +215,23 @@ def remember(
   return run, fresh, measured
 
 
+def _reference_logprobs(
+  run: state.RunState, completions: base.Completions, parts: state.Parts
+) -> base.Array | None:
+  """Returns `[F, T]` float32 where the loss reads them, and else None."""
+  if run.reference_params is None:
+    return None
+  logprobs_FT = learner_lib.score(
+    parts.bind(run.hyper).update.logprobs_fn,
+    run.reference_params,
+    completions.tokens,
+    num_microbatches=learner_lib.num_microbatches(
+      parts.num_fresh, parts.microbatch_rows
+    ),
+  )
+  return jnp.where(completions.loss_mask, logprobs_FT, 0.0)
+
+
 def learn(
   run: state.RunState,
   fresh: base.Batch,
@@ -233,15 +251,19 @@ def learn(
     The state, and the metrics of all updates together.
   """
   functions = parts.bind(run.hyper)
+  proximal_params = parts.proximal_params(run.learner)
 
   def one_update(carry, _):
     learner, stored, clock, ledger = carry
     step = learner.step
     rng_key = rng.stream_key(run.seed, 'replay', learner.num_tried)
     batch = functions.compose_fn(stored, fresh, rng_key, step)
+    batch = learner_lib.padded(
+      batch, num_microbatches=parts.num_microbatches, capacity=parts.capacity
+    )
     batch = batch._replace(rollouts=mesh.split_rows(batch.rollouts))
     learner, batch, outcome, status = _update(
-      learner, batch, clock, parts, functions.update
+      learner, batch, clock, parts, functions.update, proximal_params
     )
     measured = metrics.of_update(
       *(batch, outcome, status, stored, step),
@@ -274,6 +296,7 @@ def _update(
   clock: state.Clock,
   parts: state.Parts,
   functions: learner_lib.UpdateFunctions,
+  proximal_params: base.PyTree | None,
 ) -> tuple[base.LearnerState, base.Batch, base.Outcome, learner_lib.Status]:
   """Makes one update; leaves it out where the gate has ended the reuse."""
   row_sets = None
@@ -290,6 +313,7 @@ def _update(
       num_updates_since_fresh=clock.num_updates_since_fresh,
       num_microbatches=parts.num_microbatches,
       row_sets=row_sets,
+      proximal_params=proximal_params,
     )
 
   if functions.gate is None:

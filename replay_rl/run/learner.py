@@ -1,5 +1,6 @@
 """The learner: one optimizer update on a batch of rollouts."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import optax
 
 from replay_rl import base
 from replay_rl.lm import model
+from replay_rl.parallel import mesh
 
 # (params, tokens [B, T]) -> log-probability of each token given those before,
 # and entropy of that distribution in nats, `[B, T]` each
@@ -64,6 +66,8 @@ class _Rows(NamedTuple):
   loss_mask: base.Array
   age: base.Array
   token_versions: base.Array | None
+  reference_logprobs: base.Array | None
+  proximal_logprobs: base.Array | None
   token_weights: base.Array
 
 
@@ -79,6 +83,76 @@ def fresh_batch(
     probs=jnp.zeros(is_valid.shape),
     num_eligible=jnp.sum(is_valid, dtype=jnp.int32),
   )
+
+
+def num_microbatches(num_rows: int, microbatch_rows: int | None) -> int:
+  """Returns the least number of microbatches of at most `microbatch_rows`.
+
+  Args:
+    num_rows: B.
+    microbatch_rows: None for one microbatch.
+  """
+  return 1 if microbatch_rows is None else -(-num_rows // microbatch_rows)
+
+
+def padded_rows(num_rows: int, num_microbatches: int, num_parts: int) -> int:
+  """Returns the least number of rows, at least B, that can be cut equally.
+
+  Args:
+    num_rows: B.
+    num_microbatches: parts of the batch.
+    num_parts: parts of a microbatch, one for each device that splits rows.
+  """
+  of_microbatch = -(-num_rows // (num_microbatches * num_parts)) * num_parts
+  return num_microbatches * of_microbatch
+
+
+def padded(
+  batch: base.Batch, *, num_microbatches: int, capacity: int
+) -> base.Batch:
+  """Returns a batch that microbatches and devices cut equally.
+
+  Args:
+    batch: `[B, ...]`.
+    num_microbatches: see `update`.
+    capacity: C, the slot of rows that are in none.
+
+  Returns:
+    The batch, followed by rows of zeros that are not valid.
+  """
+  num_rows = batch.is_valid.shape[0]
+  filled = _pad(batch._replace(num_eligible=()), num_microbatches)
+  is_row_B = jnp.arange(filled.is_valid.shape[0]) < num_rows
+  return filled._replace(
+    slots=jnp.where(is_row_B, filled.slots, capacity),
+    num_eligible=batch.num_eligible,
+  )
+
+
+def score(
+  logprobs_fn: LogprobsFn,
+  params: base.PyTree,
+  tokens: base.Array,
+  *,
+  num_microbatches: int,
+) -> base.Array:
+  """Returns the log-probabilities of tokens, as an update computes them.
+
+  Args:
+    logprobs_fn: scores tokens.
+    params: weights.
+    tokens: `[B, T]` int32.
+    num_microbatches: parts that are scored one after the other.
+
+  Returns:
+    `[B, T]` float32, without a gradient.
+  """
+  untied = model.untie(params)
+  logprobs = jax.lax.map(
+    lambda rows: logprobs_fn(untied, rows)[0],
+    _split(_pad(tokens, num_microbatches), num_microbatches),
+  )
+  return jax.lax.stop_gradient(_join(logprobs)[: tokens.shape[0]])
 
 
 def init(params: base.PyTree, functions: UpdateFunctions) -> base.LearnerState:
@@ -102,6 +176,7 @@ def update(
   num_updates_since_fresh: base.Array | int,
   num_microbatches: int,
   row_sets: base.Array | None = None,
+  proximal_params: base.PyTree | None = None,
 ) -> tuple[base.LearnerState, base.Outcome, Status]:
   """Takes one optimizer step on the weighted sum of the tokens' losses.
 
@@ -119,6 +194,8 @@ def update(
       `num_microbatches` rows are in memory at a time.
     row_sets: `[K, B]` bool, sets of rows for `Outcome.grad_norms_of_sets`; the
       norm of each takes one more backward pass over all rows.
+    proximal_params: weights for `LossInputs.proximal_logprobs`, which take one
+      more forward pass; None if the loss does not read them.
 
   Returns:
     The new learner, the outcome before the weights changed, and the status.
@@ -139,6 +216,7 @@ def update(
     functions=functions,
     num_microbatches=num_microbatches,
     row_sets=row_sets,
+    proximal_params=proximal_params,
   )
   is_empty = ~jnp.any(batch.is_valid)
   is_accepted, ends_reuse = jnp.ones((), bool), jnp.zeros((), bool)
@@ -182,19 +260,23 @@ def _gradients(
   functions: UpdateFunctions,
   num_microbatches: int,
   row_sets: base.Array | None,
+  proximal_params: base.PyTree | None,
 ) -> tuple[base.Outcome, base.PyTree]:
   """Returns the outcome of the loss, and its gradient."""
   rows, row_weights_B = _rows(batch, state.step, functions)
   params = model.untie(state.params)
+  scored = functools.partial(
+    score,
+    functions.logprobs_fn,
+    tokens=rows.tokens,
+    num_microbatches=num_microbatches,
+  )
+  if proximal_params is not None:
+    rows = rows._replace(proximal_logprobs=scored(proximal_params))
   statistics = None
   if functions.statistics_fn is not None:
-    logprobs = jax.lax.map(
-      lambda tokens: functions.logprobs_fn(params, tokens)[0],
-      _split(rows.tokens, num_microbatches),
-    )
-    statistics = jax.lax.stop_gradient(
-      functions.statistics_fn(_loss_inputs(rows, _join(logprobs), None))
-    )
+    inputs = _loss_inputs(rows, scored(state.params), None)
+    statistics = jax.lax.stop_gradient(functions.statistics_fn(inputs))
 
   def loss_of_rows(params, rows):
     logprobs_BT, _ = functions.logprobs_fn(params, rows.tokens)
@@ -259,6 +341,8 @@ def _rows(
     loss_mask=mask_BT,
     age=step - rollouts.policy_version,
     token_versions=rollouts.token_versions,
+    reference_logprobs=rollouts.reference_logprobs,
+    proximal_logprobs=None,
     token_weights=weights_BT,
   )
   return rows, row_weights_B
@@ -270,6 +354,20 @@ def _loss_inputs(
   fields = rows._asdict()
   del fields['tokens'], fields['token_weights']
   return base.LossInputs(logprobs=logprobs_BT, statistics=statistics, **fields)
+
+
+def _pad(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
+  """Returns rows followed by zeros, up to `padded_rows` of the current mesh."""
+  devices = jax.sharding.get_abstract_mesh()
+  num_parts = 1 if devices.empty else mesh.num_parts(devices, 'rows')
+
+  def pad(leaf):
+    num_rows = leaf.shape[0]
+    end = padded_rows(num_rows, num_microbatches, num_parts)
+    widths = [(0, end - num_rows)] + [(0, 0)] * (leaf.ndim - 1)
+    return jnp.pad(leaf, widths)
+
+  return jax.tree.map(pad, rows)
 
 
 def _split(rows: base.PyTree, num_microbatches: int) -> base.PyTree:

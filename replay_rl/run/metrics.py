@@ -85,6 +85,7 @@ def of_update(
       'abs_log_ratio/replayed': _mean(gaps_BT, replayed_BT),
       'staleness/mean': _mean(age_B, batch.is_valid),
       'batch/num_valid': of_one(jnp.sum(batch.is_valid)),
+      'batch/num_invalid': of_one(jnp.sum(~batch.is_valid)),
       'batch/num_fresh': of_one(jnp.sum(batch.is_valid & batch.is_fresh)),
       'buffer/num_eligible': of_one(batch.num_eligible),
       **of_tokens,

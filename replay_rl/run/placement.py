@@ -80,6 +80,8 @@ def of_run(
     learner=shardings.learner._replace(params=split(1), opt_state=opt_state),
     buffer=shardings.buffer._replace(rollouts=rollouts),
   )
+  if run.reference_params is not None:
+    shardings = shardings._replace(reference_params=split(1))
   if shardings.sampler is None:
     return shardings
   return shardings._replace(sampler=shardings.sampler._replace(params=split(2)))
@@ -125,8 +127,7 @@ def check_meshes(
     mesh: the devices of the run.
     sampler_mesh: the devices that generate; None for `mesh`.
   """
-  transformer, num_rows = parts.transformer, parts.num_rows
-  rows_of_microbatch = f'{num_rows} / optimizer.num_microbatches'
+  transformer = parts.transformer
   # Name, logical axis and size of what a mesh splits.
   on_both = [
     ('model.num_heads', 'heads', transformer.num_heads),
@@ -137,12 +138,6 @@ def check_meshes(
     ('sampler.num_prompts x sampler.group_size', 'rows', parts.num_fresh),
   ]
   learned = [
-    ('rows of an update', 'rows', num_rows),
-    (
-      f'rows of a microbatch ({rows_of_microbatch})',
-      'rows',
-      num_rows // parts.num_microbatches,
-    ),
     ('replay.capacity', 'slots', parts.capacity),
   ]
   if config.warm_start.num_steps:

@@ -67,6 +67,8 @@ class RunState(NamedTuple):
   hyper: the numbers of the config that set no shape, as arrays `[]`.
   sampler: the weights that generate; None if the sampler uses the weights of
     the learner.
+  reference_params: the weights that the run started from; None where no loss
+    reads their log-probabilities.
   learner: the learner.
   buffer: the replay buffer.
   ledger: counters of generated and trained rollouts and tokens.
@@ -76,6 +78,7 @@ class RunState(NamedTuple):
   clock: Clock
   hyper: Hyper
   sampler: SamplerState | None
+  reference_params: base.PyTree | None
   learner: base.LearnerState
   buffer: base.BufferState
   ledger: ledger_lib.Ledger
@@ -121,7 +124,10 @@ class Parts(NamedTuple):
     the learner.
   num_spans: most weights that sample one response; 0 if the schedule has no
     spans, and then one.
-  num_microbatches: parts into which an update splits its rows.
+  microbatch_rows: most rows of an update whose activations are in memory at a
+    time; None for all.
+  loss_reads: fields of `base.LossInputs` that the run computes for the loss
+    alone: 'reference_logprobs', 'proximal_logprobs'.
   histogram_bins: bins of a histogram, overflow included.
   age_edges: see `histograms.age_buckets`; () for no metrics by age.
   age_grad_norms: see `config.Logging`.
@@ -140,7 +146,8 @@ class Parts(NamedTuple):
   num_rows: int
   num_publications: int
   num_spans: int
-  num_microbatches: int
+  microbatch_rows: int | None
+  loss_reads: frozenset[str]
   histogram_bins: int
   age_edges: tuple[int, ...]
   age_grad_norms: bool
@@ -149,6 +156,15 @@ class Parts(NamedTuple):
   def num_fresh(self) -> int:
     """F, the rollouts of a generation."""
     return self.num_prompts * self.group_size
+
+  @property
+  def num_microbatches(self) -> int:
+    """Parts into which an update splits its rows."""
+    return learner_lib.num_microbatches(self.num_rows, self.microbatch_rows)
+
+  def proximal_params(self, learner: base.LearnerState) -> base.PyTree | None:
+    """Returns weights for `proximal_logprobs`; None if the loss reads none."""
+    return learner.params if 'proximal_logprobs' in self.loss_reads else None
 
 
 def init(
@@ -163,6 +179,7 @@ def init(
     hyper: arrays `[]`, with the structure of `parts.hyper`.
   """
   num_kept, sampler = parts.num_publications, None
+  has_reference = 'reference_logprobs' in parts.loss_reads
   if num_kept:
     sampler = SamplerState(
       params=jax.tree.map(
@@ -181,9 +198,14 @@ def init(
     ),
     hyper=hyper,
     sampler=sampler,
+    reference_params=params if has_reference else None,
     learner=learner_lib.init(params, parts.bind(hyper).update),
     buffer=buffer_lib.init(
-      _empty_row(parts.shape, has_versions=parts.num_spans > 0),
+      _empty_row(
+        parts.shape,
+        has_versions=parts.num_spans > 0,
+        has_reference=has_reference,
+      ),
       capacity=parts.capacity,
     ),
     ledger=ledger_lib.init(),
@@ -240,7 +262,9 @@ def slot_of(publication: int, num_publications: int) -> int:
   return (publication - 1) % num_publications
 
 
-def _empty_row(shape: task_lib.Shape, *, has_versions: bool) -> base.Rollout:
+def _empty_row(
+  shape: task_lib.Shape, *, has_versions: bool, has_reference: bool
+) -> base.Rollout:
   """Returns a rollout `[1, ...]` of zeros."""
   tokens = jnp.zeros((1, shape.num_tokens), jnp.int32)
   number = jnp.zeros((1,), jnp.int32)
@@ -255,4 +279,5 @@ def _empty_row(shape: task_lib.Shape, *, has_versions: bool) -> base.Rollout:
     rollout_id=number.astype(jnp.uint32),
     policy_version=number,
     token_versions=jnp.zeros(tokens.shape, jnp.int32) if has_versions else None,
+    reference_logprobs=jnp.zeros(tokens.shape) if has_reference else None,
   )

@@ -14,6 +14,9 @@ from replay_rl.run import rules
 from replay_rl.run import state
 from replay_rl.tasks import rewards
 
+# Fields of `base.LossInputs` that a run computes for a loss that needs them.
+_COMPUTED = ('reference_logprobs', 'proximal_logprobs')
+
 
 def check(
   chosen: Mapping[str, choices.Choice],
@@ -78,11 +81,15 @@ def check(
   )
   num_rows = batch.is_valid.shape[0]
   rules.check_tokens('rows of an update', num_rows, parts.shape)
-  if num_rows % parts.num_microbatches:
-    raise ValueError(
-      f'optimizer.num_microbatches = {parts.num_microbatches}: must divide the '
-      f'{num_rows} rows of an update'
-    )
+  parts = parts._replace(num_rows=num_rows)
+  batch = jax.eval_shape(
+    functools.partial(
+      learner.padded,
+      num_microbatches=parts.num_microbatches,
+      capacity=parts.capacity,
+    ),
+    batch,
+  )
   inputs = []  # Each trace of the loss appends the shapes of its inputs.
   update, loss_fn = functions.update, functions.update.loss_fn
 
@@ -95,11 +102,13 @@ def check(
       *('loss.policy', 'loss.statistics', 'loss.normalizer'),
       *('loss.row_weights', 'optimizer.transform', 'optimizer.gate'),
     ),
-    functools.partial(
-      learner.update,
+    lambda learner_state, batch: learner.update(
+      learner_state,
+      batch,
       functions=update._replace(loss_fn=watched),
       num_updates_since_fresh=0,
       num_microbatches=parts.num_microbatches,
+      proximal_params=parts.proximal_params(learner_state),
     ),
     run.learner,
     batch,
@@ -117,6 +126,40 @@ def check(
   if functions.feedback_fn is not None:
     _shapes(named('replay.feedback'), functions.feedback_fn, batch, outcome)
   return num_rows
+
+
+def loss_reads(parts: state.Parts) -> frozenset[str]:
+  """Returns the log-probabilities that the loss asks `base.required` for.
+
+  Args:
+    parts: the functions and sizes; `loss_reads` and `num_rows` are not read.
+  """
+  update = parts.bind(parts.hyper).update
+  rows = jnp.zeros(parts.num_fresh)
+  tokens = jnp.zeros((parts.num_fresh, parts.shape.num_tokens))
+  inputs = base.LossInputs(
+    logprobs=tokens,
+    behavior_logprobs=tokens,
+    advantages=rows,
+    loss_mask=tokens > 0,
+    age=rows.astype(jnp.int32),
+    token_versions=tokens.astype(jnp.int32) if parts.num_spans else None,
+  )
+
+  def loss_fn(inputs):
+    if update.statistics_fn is not None:
+      inputs = inputs._replace(statistics=update.statistics_fn(inputs))
+    return update.loss_fn(inputs)
+
+  for _ in _COMPUTED:
+    try:
+      jax.eval_shape(loss_fn, inputs)
+    except base.MissingFieldError as error:
+      if error.field in _COMPUTED:
+        inputs = inputs._replace(**{error.field: tokens})
+    except (ValueError, TypeError):  # `check` refuses it, with its field.
+      break
+  return frozenset(x for x in _COMPUTED if getattr(inputs, x) is not None)
 
 
 def check_reward(reward: choices.Choice) -> None:

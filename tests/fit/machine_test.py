@@ -48,7 +48,7 @@ class LeastTest(parameterized.TestCase):
     {},
     {'num_seeds': 3},
     {'num_seeds': 3, 'vmap_seeds': True, 'evaluation__every': 2},
-    {'sampler__weight_lag': 8, 'optimizer__num_microbatches': 2},
+    {'sampler__weight_lag': 8, 'optimizer__microbatch_rows': 4},
     {'mesh__shape': _ALL, 'mesh__buffer_memory': 'pinned_host'},
     {'optimizer__gate': 'gradient_gate(threshold=0.1, window=5)'},
   )

@@ -31,6 +31,10 @@ def _parts(config):
   return build.experiment(config, build.planned_shape(config)).parts
 
 
+def _with_policy(policy):
+  return tiny.config(loss__policy=policy)
+
+
 def _transformer(**changes) -> architecture.TransformerConfig:
   """Returns a model of more layers than are unrolled."""
   fields = {
@@ -225,12 +229,43 @@ class MemoryTest(parameterized.TestCase):
       {'copy of the run': sum(actual.kept.values())},
     )
 
+  def test_a_device_has_a_row_of_a_microbatch_even_if_it_only_fills_it(self):
+    # 8 rows on 8 devices, and on 16, of which 8 have a row that does not count.
+    config = tiny.config(replay__capacity=96)
+    one, filled = (
+      memory_lib.memory(
+        config,
+        _parts(config),
+        memory_lib.abstract_mesh({'data': data, 'fsdp': 1, 'tensor': 1}),
+      ).programs['learner']
+      for data in (8, 16)
+    )
+    self.assertEqual(one, filled)
+
+  def test_weights_of_other_policies_are_counted(self):
+    plain, more = (
+      memory_lib.memory(config, _parts(config), memory_lib.abstract_mesh(_ONE))
+      for config in map(
+        _with_policy,
+        (
+          'reinforce()',
+          'decoupled_ppo(clip_low=0.2, clip_high=0.2, max_ratio=2.0) + '
+          'reference_kl(coefficient=0.1)',
+        ),
+      )
+    )
+    size = plain.kept['parameters']
+    self.assertNotIn('reference weights', plain.kept)
+    self.assertEqual(more.kept['reference weights'], size)
+    self.assertNotIn('proximal weights', plain.programs['learner'])
+    self.assertEqual(more.programs['learner']['proximal weights'], size)
+
   @parameterized.parameters((1, False, 1), (2, False, 2), (2, True, 4))
   def test_gradients_are_untied_and_summed_over_microbatches(
     self, num_microbatches, by_age, factor
   ):
     config = tiny.config(
-      optimizer__num_microbatches=num_microbatches,
+      optimizer__microbatch_rows=8 // num_microbatches,
       logging__age_buckets=(1,),
       logging__age_grad_norms=by_age,
     )
@@ -316,7 +351,6 @@ class MemoryTest(parameterized.TestCase):
     ({'data': 1, 'fsdp': 1, 'tensor': 4}, 'model.num_heads = 2 .* tensor = 4'),
     ({'data': 1, 'fsdp': 32, 'tensor': 1}, 'divide'),
     ({'data': 3, 'fsdp': 1, 'tensor': 1}, 'num_prompts x .* = 16 .* = 3'),
-    ({'data': 16, 'fsdp': 1, 'tensor': 1}, 'rows of a microbatch = 8'),
   )
   def test_refuses_a_mesh_that_does_not_divide_the_run(self, shape, message):
     config = tiny.config(replay__capacity=96)

@@ -22,7 +22,7 @@ class ExperimentTest(parameterized.TestCase):
       replay__drop_zero_variance=True,
       replay__updates_per_iteration=2.5,
       sampler__weight_lag=5,
-      optimizer__num_microbatches=3,
+      optimizer__microbatch_rows=2,
       logging__age_buckets=(1, 2),
       logging__age_grad_norms=True,
     )
@@ -42,7 +42,7 @@ class ExperimentTest(parameterized.TestCase):
         'num_rows': 6,
         'num_publications': 2,
         'num_spans': 0,
-        'num_microbatches': 3,
+        'microbatch_rows': 2,
         'histogram_bins': 4,
         'age_grad_norms': True,
       },

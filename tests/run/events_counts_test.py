@@ -114,7 +114,8 @@ class RememberTest(parameterized.TestCase):
     for owner in generation, generation.completions:
       for name in set(rows._fields) & set(owner._fields):
         expected[name] = getattr(owner, name)
-    self.assertEqual({*expected, 'token_versions'}, set(rows._fields))
+    computed = {'token_versions', 'reference_logprobs'}
+    self.assertEqual({*expected, *computed}, set(rows._fields))
     for name, values in expected.items():
       np.testing.assert_array_equal(getattr(rows, name), values, name)
     np.testing.assert_array_equal(

@@ -116,10 +116,6 @@ class ChooseTest(parameterized.TestCase):
       r'the run \(replay_fraction = 9.0: must give at most',
     ),
     (
-      {'optimizer__num_microbatches': 3},
-      '^optimizer.num_microbatches = 3: must divide the 8 rows of an update',
-    ),
-    (
       {'sampler__top_k': 99},
       r'^sampler: must fit the run \(top_k = 99: must be at',
     ),

@@ -28,6 +28,7 @@ MEANS = {
   'abs_log_ratio/replayed': (0.5 + 2.0) / 2,
   'staleness/mean': (0 + 2 + 0 + 4) / 4,
   'batch/num_valid': 4,
+  'batch/num_invalid': 2,
   'batch/num_fresh': 2,
   'buffer/num_eligible': 17,
 }

@@ -155,11 +155,6 @@ class MeshesTest(parameterized.TestCase):
       {'sampler__num_prompts': 5},
       r'num_prompts x sampler.group_size = 20',
     ),
-    ({'replay__batch_size': 12}, 'rows of an update = 12'),
-    (
-      {'optimizer__num_microbatches': 2},
-      r'rows of a microbatch \(8 / optimizer.num_microbatches\) = 4',
-    ),
     ({'warm_start__batch_size': 12}, 'warm_start.batch_size = 12'),
     (
       {'evaluation__every': 2, 'evaluation__num_prompts': 12},

@@ -93,7 +93,7 @@ class KeyTest(parameterized.TestCase):
       'dual_clip=3.0)'
     },
     {'loss__normalizer': 'constant(tokens_per_row=7)'},
-    {'optimizer__num_microbatches': 2},
+    {'optimizer__microbatch_rows': 4},
     {'optimizer__remat': True},
     {'task': 'addition(num_digits=1, forget_probability=0.1)'},
     {'reward': 'correctness() + truncation_penalty(weight=0.5)'},
