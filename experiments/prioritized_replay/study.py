@@ -1,0 +1,122 @@
+"""What the sweeps of the comparison share: the tasks, and the arms.
+
+Every arm drops the groups whose rewards are all equal, clips at .2 and .28 with
+a dual clip of 10, and spends the same cost. `make` gives an arm its batch and
+its learning rate, which are tuned for each arm and each task.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from configs import arms
+from configs import base_small
+from replay_rl.run import config as config_lib
+
+GROUP_SIZE = base_small.GROUP_SIZE
+BUDGET = 40_000.0  # Cost units of a seed.
+QUANTUM = 1_000.0  # Cost units between evaluations.
+TUNING_SEEDS = range(100, 102)
+# Never full: a seed generates at most BUDGET / (1 + mu) rollouts.
+_ENDLESS = 8192
+_TASKS = {
+  'addition': 'addition(num_digits=3, forget_probability=0.7)',
+  'countdown': 'countdown(num_numbers=3, max_number=8, slip_probability=0.2)',
+  'modular': 'modular_arithmetic(max_operations=10, modulus=7, '
+  'direct_probability=0.8, stop_probability=0.1, slip_probability=0.05)',
+}
+
+
+def base(task: str, *, seeds: range) -> config_lib.Config:
+  """Returns the on-policy run that all arms start from.
+
+  Args:
+    task: one of the keys of `_TASKS`.
+    seeds: those of each cell.
+  """
+  config = base_small.on_policy(
+    _TASKS[task],
+    num_iterations=10_000,  # The cost ends a run before.
+    learning_rate=1e-4,
+  )
+  return config_lib.changed(
+    config,
+    {
+      'seed': seeds.start,
+      'num_seeds': len(seeds),
+      'stop': f'max_cost(cost_units={BUDGET})',
+      'replay.drop_zero_variance': True,
+      'loss.policy': 'clipped_surrogate(clip_low=0.2, clip_high=0.28, '
+      'dual_clip=10.0)',
+      'evaluation.every': 0,
+      'evaluation.every_cost': QUANTUM,
+      'evaluation.num_prompts': 256,
+      'evaluation.num_samples': 1,
+      'logging.tensorboard': False,
+      'logging.samples_every': 0,
+      'checkpoint.every': 100,
+      'checkpoint.keep': 1,
+    },
+  )
+
+
+def _anchored(
+  weights: str, num_fresh: int, capacity: int | None = None
+) -> dict[str, Any]:
+  # Ages are 0 to 10, and each is one iteration.
+  capacity = capacity or 12 * num_fresh
+  return arms.PRIORITIZED | {
+    'replay.weights': weights,
+    'replay.capacity': capacity,
+  }
+
+
+def _naive(num_fresh: int) -> dict[str, Any]:
+  return arms.reuse(1, num_fresh) | {
+    'replay.batch_size': num_fresh * 3 // 2,
+    'replay.capacity': _ENDLESS,
+  }
+
+
+_BY_ADVANTAGE = 'advantage_magnitude(exponent=0.5)'
+
+# Name -> rollouts of a generation -> changes.
+ARMS = {
+  'GRPO': lambda num_fresh: {},
+  'GRPO, 1.5 x rows': lambda num_fresh: {
+    'sampler.num_prompts': num_fresh * 3 // 2 // GROUP_SIZE,
+    'replay.capacity': num_fresh * 3 // 2,
+  },
+  'naive replay': _naive,
+  'anchored, uniform': lambda num_fresh: _anchored(
+    'max_age(limit=10)', num_fresh
+  ),
+  'B': lambda num_fresh: _anchored(
+    f'{_BY_ADVANTAGE} * max_age(limit=10)', num_fresh
+  ),
+  'B, no age limit': lambda num_fresh: _anchored(
+    _BY_ADVANTAGE, num_fresh, _ENDLESS
+  ),
+  'DGG': lambda num_fresh: {
+    'replay.updates_per_iteration': 4,
+    'optimizer.gate': 'gradient_gate(threshold=0.3, window=10)',
+  },
+}
+
+
+def make(name: str, num_prompts: int, rate: float) -> dict[str, Any]:
+  """Returns the changes of an arm.
+
+  Args:
+    name: one of `ARMS`.
+    num_prompts: of a generation; an arm may change it.
+    rate: learning rate.
+  """
+  num_fresh = num_prompts * GROUP_SIZE
+  changes: Mapping[str, Any] = ARMS[name](num_fresh)
+  return {
+    'name': name,
+    'sampler.num_prompts': num_prompts,
+    'replay.capacity': num_fresh,
+    'optimizer.learning_rate': rate,
+    **changes,
+  }
