@@ -193,6 +193,7 @@ class LossInputs(NamedTuple):
   logprobs: `[B, T]` float, log pi of each token under the learner's weights;
     the only field with a gradient.
   behavior_logprobs: `[B, T]` float, log mu of each token, by the sampler.
+  rewards: `[B]` float.
   advantages: `[B]` float.
   loss_mask: `[B, T]` bool, False on rows that are not valid.
   age: `[B]` int32, learner steps since `policy_version`.
@@ -200,18 +201,22 @@ class LossInputs(NamedTuple):
   reference_logprobs: see `Rollout`.
   proximal_logprobs: `[B, T]` float, under the learner's weights before the
     first update of the `Learn` event to which this update belongs.
+  row_grad_norms: `[B]` float, norm of the gradient of the sum of `logprobs` in
+    each row.
   statistics: result of a `StatisticsFn` for the whole batch, the same for each
     microbatch.
   """
 
   logprobs: Array
   behavior_logprobs: Array
+  rewards: Array
   advantages: Array
   loss_mask: Array
   age: Array
   token_versions: Array | None = None
   reference_logprobs: Array | None = None
   proximal_logprobs: Array | None = None
+  row_grad_norms: Array | None = None
   statistics: PyTree = None
 
 
@@ -332,8 +337,8 @@ class MissingFieldError(ValueError):
 def required(record: NamedTuple, field: str, reader: str) -> PyTree:
   """Returns a field of a record, which must not be None.
 
-  A loss that gets `reference_logprobs` or `proximal_logprobs` in this way makes
-  the run compute them.
+  A loss, or a statistic, that gets `reference_logprobs`, `proximal_logprobs` or
+  `row_grad_norms` in this way makes the run compute them.
 
   Args:
     record: such as `LossInputs` or `Rollout`.

@@ -18,7 +18,7 @@ from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import config as config_lib
-from replay_rl.run import learner as learner_lib
+from replay_rl.run import microbatches
 from replay_rl.run import placement
 from replay_rl.run import state
 
@@ -34,6 +34,7 @@ ADVICE = {
   'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
   'gradients': 'more fsdp or tensor',
   'proximal weights': 'more fsdp or tensor',
+  'gradient of a row': 'more fsdp or tensor',
   'histograms of updates': (
     'a smaller replay.updates_per_iteration or logging.histogram_bins'
   ),
@@ -169,6 +170,8 @@ def memory(
     chunk_size=config.optimizer.logits_chunk,
     remat=config.optimizer.remat,
   )
+  if 'row_grad_norms' in parts.loss_reads:
+    programs['learner']['gradient of a row'] = untied // config.num_seeds
   if 'proximal_logprobs' in parts.loss_reads:
     programs['learner']['proximal weights'] = (
       kept['parameters'] // config.num_seeds
@@ -315,7 +318,7 @@ def _rows_of_microbatch(
 ) -> int:
   """Returns the rows of a microbatch on a device, those that fill it too."""
   num_parts = mesh_lib.num_parts(mesh, 'rows')
-  num_rows = learner_lib.padded_rows(
+  num_rows = microbatches.padded_rows(
     parts.num_rows, parts.num_microbatches, num_parts
   )
   return num_rows // (parts.num_microbatches * num_parts)

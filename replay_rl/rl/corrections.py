@@ -45,11 +45,7 @@ def sequence_truncated_importance_sampling(
 ) -> base.TokenLoss:
   """Returns -sg(min(pi(y) / mu(y), max_ratio)) A log pi, y the whole response.
 
-  The objective of VCPO, "Stable Asynchrony: Variance-Controlled Off-Policy RL
-  for LLMs", https://arxiv.org/abs/2602.17616, but with the advantage A in place
-  of R - b*: the baseline b* averages R with the weights w^2 |grad log pi(y)|^2,
-  and no loss sees the gradient of a row. `gates.ess_scaled_rate` is the other
-  half of the method.
+  The objective of `vcpo` with the advantage A in place of R - b*.
 
   Args:
     inputs: logprobs, behavior_logprobs, advantages and loss_mask are read.
@@ -58,6 +54,31 @@ def sequence_truncated_importance_sampling(
   log_ratios_BT = token_losses.log_ratios(inputs)
   log_ratios_B1 = jnp.sum(log_ratios_BT, axis=1, keepdims=True)
   return _truncated(inputs, log_ratios_B1, max_ratio)
+
+
+@constants.checked
+def vcpo(inputs: base.LossInputs, *, max_ratio: _MaxRatio) -> base.TokenLoss:
+  """Returns -sg(min(pi(y) / mu(y), max_ratio)) (R - b*) log pi.
+
+  VCPO, "Stable Asynchrony: Variance-Controlled Off-Policy RL for LLMs",
+  https://arxiv.org/abs/2602.17616. R is the reward of the response y and b* the
+  baseline of least variance. `gates.ess_scaled_rate` is the other half of the
+  method. The advantages are not read.
+
+  Args:
+    inputs: logprobs, behavior_logprobs, rewards, loss_mask and statistics are
+      read. statistics: what `statistics.optimal_baseline` returned.
+    max_ratio: the largest weight of a row, 8 in the paper.
+
+  Raises:
+    ValueError: there is no such statistic.
+  """
+  token_losses.check(inputs)
+  chex.assert_equal_shape([inputs.rewards, inputs.advantages])
+  baseline = token_losses.statistic(inputs, 'optimal_baseline', 'vcpo')
+  return sequence_truncated_importance_sampling(
+    inputs._replace(advantages=inputs.rewards - baseline), max_ratio=max_ratio
+  )
 
 
 @constants.checked

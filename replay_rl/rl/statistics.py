@@ -126,6 +126,37 @@ def balanced_clip_bounds(
   }
 
 
+@constants.checked
+def optimal_baseline(
+  inputs: base.LossInputs,
+  *,
+  max_ratio: Annotated[base.Scalar, constants.interval('[1e-06, inf]')],
+) -> dict[str, base.Array]:
+  """Returns the baseline of least variance for `corrections.vcpo`.
+
+  VCPO, https://arxiv.org/abs/2602.17616: with w the weight of a response y and
+  g = |grad log pi(y)|, b* = sum(w^2 g^2 R) / sum(w^2 g^2), over the batch.
+
+  Args:
+    inputs: of the whole batch. row_grad_norms is read.
+    max_ratio: the largest weight w, as in the loss.
+
+  Returns:
+    `optimal_baseline`: `[]` float, in units of reward; 0 if no row has a
+    gradient.
+
+  Raises:
+    ValueError: there are no row_grad_norms.
+  """
+  norms_B = base.required(inputs, 'row_grad_norms', 'optimal_baseline')
+  log_ratios_B = jnp.sum(token_losses.log_ratios(inputs), axis=1)
+  bounded_B, _ = importance.bounded(log_ratios_B)
+  weights_B = (jnp.minimum(jnp.exp(bounded_B), max_ratio) * norms_B) ** 2
+  total = jnp.sum(weights_B)
+  mean = jnp.sum(weights_B * inputs.rewards) / jnp.where(total > 0, total, 1.0)
+  return {'optimal_baseline': mean}
+
+
 def mean_reference_log_ratio(inputs: base.LossInputs) -> dict[str, base.Array]:
   """Returns the mean of log pi(y) - log pi_ref(y) over responses, for `tba`.
 

@@ -23,6 +23,7 @@ from replay_rl.run import generation as generation_lib
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import ledger as ledger_lib
 from replay_rl.run import metrics
+from replay_rl.run import microbatches
 from replay_rl.run import schedule
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
@@ -221,11 +222,11 @@ def _reference_logprobs(
   """Returns `[F, T]` float32 where the loss reads them, and else None."""
   if run.reference_params is None:
     return None
-  logprobs_FT = learner_lib.score(
+  logprobs_FT = microbatches.score(
     parts.bind(run.hyper).update.logprobs_fn,
     run.reference_params,
     completions.tokens,
-    num_microbatches=learner_lib.num_microbatches(
+    num_microbatches=microbatches.number(
       parts.num_fresh, parts.microbatch_rows
     ),
   )
@@ -258,7 +259,7 @@ def learn(
     step = learner.step
     rng_key = rng.stream_key(run.seed, 'replay', learner.num_tried)
     batch = functions.compose_fn(stored, fresh, rng_key, step)
-    batch = learner_lib.padded(
+    batch = microbatches.padded(
       batch, num_microbatches=parts.num_microbatches, capacity=parts.capacity
     )
     batch = batch._replace(rollouts=mesh.split_rows(batch.rollouts))
@@ -314,6 +315,7 @@ def _update(
       num_microbatches=parts.num_microbatches,
       row_sets=row_sets,
       proximal_params=proximal_params,
+      has_row_grad_norms='row_grad_norms' in parts.loss_reads,
     )
 
   if functions.gate is None:

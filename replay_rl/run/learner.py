@@ -1,7 +1,6 @@
 """The learner: one optimizer update on a batch of rollouts."""
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -11,11 +10,7 @@ import optax
 
 from replay_rl import base
 from replay_rl.lm import model
-from replay_rl.parallel import mesh
-
-# (params, tokens [B, T]) -> log-probability of each token given those before,
-# and entropy of that distribution in nats, `[B, T]` each
-LogprobsFn = Callable[[base.PyTree, base.Array], tuple[base.Array, base.Array]]
+from replay_rl.run import microbatches
 
 
 class UpdateFunctions(NamedTuple):
@@ -31,7 +26,7 @@ class UpdateFunctions(NamedTuple):
     None accepts every update.
   """
 
-  logprobs_fn: LogprobsFn
+  logprobs_fn: microbatches.LogprobsFn
   loss_fn: base.LossFn
   statistics_fn: base.StatisticsFn | None
   normalizer_fn: base.NormalizerFn
@@ -62,12 +57,14 @@ class _Rows(NamedTuple):
 
   tokens: base.Array
   behavior_logprobs: base.Array
+  rewards: base.Array
   advantages: base.Array
   loss_mask: base.Array
   age: base.Array
   token_versions: base.Array | None
   reference_logprobs: base.Array | None
   proximal_logprobs: base.Array | None
+  row_grad_norms: base.Array | None
   token_weights: base.Array
 
 
@@ -83,76 +80,6 @@ def fresh_batch(
     probs=jnp.zeros(is_valid.shape),
     num_eligible=jnp.sum(is_valid, dtype=jnp.int32),
   )
-
-
-def num_microbatches(num_rows: int, microbatch_rows: int | None) -> int:
-  """Returns the least number of microbatches of at most `microbatch_rows`.
-
-  Args:
-    num_rows: B.
-    microbatch_rows: None for one microbatch.
-  """
-  return 1 if microbatch_rows is None else -(-num_rows // microbatch_rows)
-
-
-def padded_rows(num_rows: int, num_microbatches: int, num_parts: int) -> int:
-  """Returns the least number of rows, at least B, that can be cut equally.
-
-  Args:
-    num_rows: B.
-    num_microbatches: parts of the batch.
-    num_parts: parts of a microbatch, one for each device that splits rows.
-  """
-  of_microbatch = -(-num_rows // (num_microbatches * num_parts)) * num_parts
-  return num_microbatches * of_microbatch
-
-
-def padded(
-  batch: base.Batch, *, num_microbatches: int, capacity: int
-) -> base.Batch:
-  """Returns a batch that microbatches and devices cut equally.
-
-  Args:
-    batch: `[B, ...]`.
-    num_microbatches: see `update`.
-    capacity: C, the slot of rows that are in none.
-
-  Returns:
-    The batch, followed by rows of zeros that are not valid.
-  """
-  num_rows = batch.is_valid.shape[0]
-  filled = _pad(batch._replace(num_eligible=()), num_microbatches)
-  is_row_B = jnp.arange(filled.is_valid.shape[0]) < num_rows
-  return filled._replace(
-    slots=jnp.where(is_row_B, filled.slots, capacity),
-    num_eligible=batch.num_eligible,
-  )
-
-
-def score(
-  logprobs_fn: LogprobsFn,
-  params: base.PyTree,
-  tokens: base.Array,
-  *,
-  num_microbatches: int,
-) -> base.Array:
-  """Returns the log-probabilities of tokens, as an update computes them.
-
-  Args:
-    logprobs_fn: scores tokens.
-    params: weights.
-    tokens: `[B, T]` int32.
-    num_microbatches: parts that are scored one after the other.
-
-  Returns:
-    `[B, T]` float32, without a gradient.
-  """
-  untied = model.untie(params)
-  logprobs = jax.lax.map(
-    lambda rows: logprobs_fn(untied, rows)[0],
-    _split(_pad(tokens, num_microbatches), num_microbatches),
-  )
-  return jax.lax.stop_gradient(_join(logprobs)[: tokens.shape[0]])
 
 
 def init(params: base.PyTree, functions: UpdateFunctions) -> base.LearnerState:
@@ -177,6 +104,7 @@ def update(
   num_microbatches: int,
   row_sets: base.Array | None = None,
   proximal_params: base.PyTree | None = None,
+  has_row_grad_norms: bool = False,
 ) -> tuple[base.LearnerState, base.Outcome, Status]:
   """Takes one optimizer step on the weighted sum of the tokens' losses.
 
@@ -196,6 +124,8 @@ def update(
       norm of each takes one more backward pass over all rows.
     proximal_params: weights for `LossInputs.proximal_logprobs`, which take one
       more forward pass; None if the loss does not read them.
+    has_row_grad_norms: whether to compute `LossInputs.row_grad_norms`, which
+      takes one more backward pass, row by row.
 
   Returns:
     The new learner, the outcome before the weights changed, and the status.
@@ -217,6 +147,7 @@ def update(
     num_microbatches=num_microbatches,
     row_sets=row_sets,
     proximal_params=proximal_params,
+    has_row_grad_norms=has_row_grad_norms,
   )
   is_empty = ~jnp.any(batch.is_valid)
   is_accepted, ends_reuse = jnp.ones((), bool), jnp.zeros((), bool)
@@ -261,18 +192,22 @@ def _gradients(
   num_microbatches: int,
   row_sets: base.Array | None,
   proximal_params: base.PyTree | None,
+  has_row_grad_norms: bool,
 ) -> tuple[base.Outcome, base.PyTree]:
   """Returns the outcome of the loss, and its gradient."""
   rows, row_weights_B = _rows(batch, state.step, functions)
   params = model.untie(state.params)
   scored = functools.partial(
-    score,
+    microbatches.score,
     functions.logprobs_fn,
     tokens=rows.tokens,
     num_microbatches=num_microbatches,
   )
   if proximal_params is not None:
     rows = rows._replace(proximal_logprobs=scored(proximal_params))
+  if has_row_grad_norms:
+    norms_B = _row_grad_norms(functions.logprobs_fn, params, rows)
+    rows = rows._replace(row_grad_norms=norms_B)
   statistics = None
   if functions.statistics_fn is not None:
     inputs = _loss_inputs(rows, scored(state.params), None)
@@ -297,9 +232,9 @@ def _gradients(
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     total, seen = jax.lax.scan(
-      accumulate, zeros, _split(rows, num_microbatches)
+      accumulate, zeros, microbatches.split(rows, num_microbatches)
     )
-    return total, _join(seen)
+    return total, microbatches.join(seen)
 
   def norm_of_set(is_inside_B):
     # The weights of the other tokens stay, so the parts add up to the gradient.
@@ -323,6 +258,23 @@ def _gradients(
   return outcome, gradients
 
 
+def _row_grad_norms(
+  logprobs_fn: microbatches.LogprobsFn, untied: base.PyTree, rows: _Rows
+) -> base.Array:
+  """Returns `[B]`, see `base.LossInputs`; 0 for a row without a token."""
+
+  def norm_of_row(row):
+    tokens_T, mask_T = row
+
+    def logprob(params):
+      logprobs_1T, _ = logprobs_fn(params, tokens_T[None])
+      return jnp.sum(jnp.where(mask_T, logprobs_1T[0], 0.0))
+
+    return optax.tree.norm(model.retie(jax.grad(logprob)(untied)))
+
+  return jax.lax.map(norm_of_row, (rows.tokens, rows.loss_mask))
+
+
 def _rows(
   batch: base.Batch, step: base.Array, functions: UpdateFunctions
 ) -> tuple[_Rows, base.Array]:
@@ -337,12 +289,14 @@ def _rows(
   rows = _Rows(
     tokens=rollouts.tokens,
     behavior_logprobs=rollouts.behavior_logprobs,
+    rewards=rollouts.rewards,
     advantages=rollouts.advantages,
     loss_mask=mask_BT,
     age=step - rollouts.policy_version,
     token_versions=rollouts.token_versions,
     reference_logprobs=rollouts.reference_logprobs,
     proximal_logprobs=None,
+    row_grad_norms=None,
     token_weights=weights_BT,
   )
   return rows, row_weights_B
@@ -354,39 +308,6 @@ def _loss_inputs(
   fields = rows._asdict()
   del fields['tokens'], fields['token_weights']
   return base.LossInputs(logprobs=logprobs_BT, statistics=statistics, **fields)
-
-
-def _pad(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
-  """Returns rows followed by zeros, up to `padded_rows` of the current mesh."""
-  devices = jax.sharding.get_abstract_mesh()
-  num_parts = 1 if devices.empty else mesh.num_parts(devices, 'rows')
-
-  def pad(leaf):
-    num_rows = leaf.shape[0]
-    end = padded_rows(num_rows, num_microbatches, num_parts)
-    widths = [(0, end - num_rows)] + [(0, 0)] * (leaf.ndim - 1)
-    return jnp.pad(leaf, widths)
-
-  return jax.tree.map(pad, rows)
-
-
-def _split(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
-  """Returns `[M, B / M, ...]`; microbatch m has the rows m, m + M, ...
-
-  With this order, each device holds an equal share of each microbatch.
-  """
-
-  def split(leaf):
-    return leaf.reshape(-1, num_microbatches, *leaf.shape[1:]).swapaxes(0, 1)
-
-  return jax.tree.map(split, rows)
-
-
-def _join(microbatches: base.PyTree) -> base.PyTree:
-  """Inverts `_split`."""
-  return jax.tree.map(
-    lambda leaf: leaf.swapaxes(0, 1).reshape(-1, *leaf.shape[2:]), microbatches
-  )
 
 
 def _choose(

@@ -17,6 +17,7 @@ from replay_rl.lm import architecture
 from replay_rl.replay import buffer as buffer_lib
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import ledger as ledger_lib
+from replay_rl.run import microbatches
 from replay_rl.tasks import task as task_lib
 
 # (params, rng_key, prompts, rollout_id [P]) -> one response per prompt. With a
@@ -127,7 +128,7 @@ class Parts(NamedTuple):
   microbatch_rows: most rows of an update whose activations are in memory at a
     time; None for all.
   loss_reads: fields of `base.LossInputs` that the run computes for the loss
-    alone: 'reference_logprobs', 'proximal_logprobs'.
+    alone, see `tracing.loss_reads`.
   histogram_bins: bins of a histogram, overflow included.
   age_edges: see `histograms.age_buckets`; () for no metrics by age.
   age_grad_norms: see `config.Logging`.
@@ -160,7 +161,7 @@ class Parts(NamedTuple):
   @property
   def num_microbatches(self) -> int:
     """Parts into which an update splits its rows."""
-    return learner_lib.num_microbatches(self.num_rows, self.microbatch_rows)
+    return microbatches.number(self.num_rows, self.microbatch_rows)
 
   def proximal_params(self, learner: base.LearnerState) -> base.PyTree | None:
     """Returns weights for `proximal_logprobs`; None if the loss reads none."""

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from replay_rl import base
 from replay_rl import choices
 from replay_rl.run import learner
+from replay_rl.run import microbatches
 from replay_rl.run import rules
 from replay_rl.run import state
 from replay_rl.tasks import rewards
 
 # Fields of `base.LossInputs` that a run computes for a loss that needs them.
-_COMPUTED = ('reference_logprobs', 'proximal_logprobs')
+_COMPUTED = ('reference_logprobs', 'proximal_logprobs', 'row_grad_norms')
 
 
 def check(
@@ -84,7 +85,7 @@ def check(
   parts = parts._replace(num_rows=num_rows)
   batch = jax.eval_shape(
     functools.partial(
-      learner.padded,
+      microbatches.padded,
       num_microbatches=parts.num_microbatches,
       capacity=parts.capacity,
     ),
@@ -109,6 +110,7 @@ def check(
       num_updates_since_fresh=0,
       num_microbatches=parts.num_microbatches,
       proximal_params=parts.proximal_params(learner_state),
+      has_row_grad_norms='row_grad_norms' in parts.loss_reads,
     ),
     run.learner,
     batch,
@@ -129,7 +131,7 @@ def check(
 
 
 def loss_reads(parts: state.Parts) -> frozenset[str]:
-  """Returns the log-probabilities that the loss asks `base.required` for.
+  """Returns the fields that the loss or its statistic gets by `base.required`.
 
   Args:
     parts: the functions and sizes; `loss_reads` and `num_rows` are not read.
@@ -140,6 +142,7 @@ def loss_reads(parts: state.Parts) -> frozenset[str]:
   inputs = base.LossInputs(
     logprobs=tokens,
     behavior_logprobs=tokens,
+    rewards=rows,
     advantages=rows,
     loss_mask=tokens > 0,
     age=rows.astype(jnp.int32),
@@ -156,7 +159,8 @@ def loss_reads(parts: state.Parts) -> frozenset[str]:
       jax.eval_shape(loss_fn, inputs)
     except base.MissingFieldError as error:
       if error.field in _COMPUTED:
-        inputs = inputs._replace(**{error.field: tokens})
+        value = rows if error.field == 'row_grad_norms' else tokens
+        inputs = inputs._replace(**{error.field: value})
     except (ValueError, TypeError):  # `check` refuses it, with its field.
       break
   return frozenset(x for x in _COMPUTED if getattr(inputs, x) is not None)

@@ -31,6 +31,7 @@ from replay_rl.rl import losses
 from replay_rl.rl import optimizers
 from replay_rl.run import learner
 from replay_rl.run import logs
+from replay_rl.run import microbatches
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
@@ -40,7 +41,7 @@ def train(
   seed: int,
   *,
   make_teacher: Callable[[state.Hyper], task_lib.TeacherFn],
-  logprobs_fn: learner.LogprobsFn,
+  logprobs_fn: microbatches.LogprobsFn,
   make_transform: Callable[[state.Hyper], Callable],
   hyper: state.Hyper,
   num_steps: int,

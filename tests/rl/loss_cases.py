@@ -18,6 +18,7 @@ STATISTICS = {
   'lowest_ratio': 0.8,
   'highest_ratio': 1.3,
   'mean_reference_log_ratio': 0.25,
+  'optimal_baseline': 0.5,
 }
 
 
@@ -26,6 +27,7 @@ def inputs_of(logprobs, behavior_logprobs, advantages, loss_mask, fields=None):
   inputs = base.LossInputs(
     logprobs=logprobs,
     behavior_logprobs=behavior_logprobs,
+    rewards=advantages,
     advantages=advantages,
     loss_mask=loss_mask,
     age=jnp.full(loss_mask.shape[0], AGE, jnp.int32),
@@ -63,6 +65,7 @@ LOSSES = {
   'sequence_truncated_importance_sampling': of_arrays(
     corrections.sequence_truncated_importance_sampling, max_ratio=2.0
   ),
+  'vcpo': of_arrays(corrections.vcpo, max_ratio=2.0),
   'masked_importance_sampling': of_arrays(
     corrections.masked_importance_sampling, max_ratio=2.0
   ),
@@ -90,6 +93,7 @@ UNBOUNDED = LOSSES | {
   'sequence_truncated_importance_sampling': of_arrays(
     corrections.sequence_truncated_importance_sampling, max_ratio=np.inf
   ),
+  'vcpo': of_arrays(corrections.vcpo, max_ratio=np.inf),
   'masked_importance_sampling': of_arrays(
     corrections.masked_importance_sampling, max_ratio=np.inf
   ),

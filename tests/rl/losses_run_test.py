@@ -31,6 +31,7 @@ class RunTest(train_test.TrainTestCase):
     ),
     (f'a3po({_CLIP}, max_ratio=2.0)', None),
     ('bapo()', _BAPO),
+    ('vcpo(max_ratio=8.0)', 'optimal_baseline(max_ratio=8.0)'),
     (
       f'decoupled_ppo({_CLIP}, max_ratio=2.0) + reference_kl(coefficient=0.1)',
       None,
@@ -45,6 +46,8 @@ class RunTest(train_test.TrainTestCase):
       loss__statistics=statistics,
       loss__advantage='w_reinforce(correct_weight=0.1, min_correct=0.5)',
       optimizer__microbatch_rows=4,
+      # So that rewards differ where no answer is right.
+      reward='correctness() + soft_overlong(max_length=2, cache_length=2)',
     )
     run = train.train(config, workdir)
     self.assertEqual(run.learner.step.tolist(), [4])

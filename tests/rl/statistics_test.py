@@ -27,6 +27,7 @@ def inputs_of(log_ratios, advantages, mask):
   return base.LossInputs(
     logprobs=log_ratios - 1.0,
     behavior_logprobs=np.full_like(log_ratios, -1.0),
+    rewards=np.asarray(advantages, np.float32),
     advantages=np.asarray(advantages, np.float32),
     loss_mask=np.asarray(mask, bool),
     age=np.zeros(len(advantages), np.int32),

@@ -85,12 +85,16 @@ def update(
   start=None,
   num_updates_since_fresh=0,
   row_sets=None,
+  has_row_grad_norms=False,
   **changes,
 ):
   functions = make_functions(parts, **changes)
   update = jax.jit(
     functools.partial(
-      learner.update, functions=functions, num_microbatches=num_microbatches
+      learner.update,
+      functions=functions,
+      num_microbatches=num_microbatches,
+      has_row_grad_norms=has_row_grad_norms,
     )
   )
   state, outcome, status = update(
