@@ -103,9 +103,10 @@ def visit(
   is_lost_P = is_new_P & table.is_valid.at[entry_P].get(
     mode='fill', fill_value=True
   )
-  entry_P = jnp.where(is_first_P, entry_P, num_entries)
 
   def put(old_N, new_P):
+    # All groups of a known prompt write the same values, and only the first
+    # one of a new prompt has an entry.
     return old_N.at[entry_P].set(new_P, mode='drop')
 
   def add(old_N, more_P):
@@ -179,9 +180,7 @@ def _replacement_order(
   # The difference is 2^32 minus the age, so it rises from old to new whatever
   # the number of the generation has wrapped to.
   recency_N = table.last_visit - generation.astype(jnp.uint32)
-  keys = (
-    jnp.where(table.is_valid, recency_N, 0),
-    table.is_valid,
-    is_visited_N,
-  )
-  return jnp.lexsort(keys).astype(jnp.int32)  # The last key decides first.
+  # No prompt of an earlier generation has 0.
+  recency_N = jnp.where(table.is_valid, recency_N, 0)
+  # The last key decides first.
+  return jnp.lexsort((recency_N, is_visited_N)).astype(jnp.int32)

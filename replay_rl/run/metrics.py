@@ -208,7 +208,8 @@ def of_prompts(state: base.BufferState) -> base.Metrics:
     return {}
   num_entries = table.is_valid.shape[0]
   num_seen = jnp.sum(table.is_valid, dtype=jnp.int32)
-  num_solved = jnp.sum(table.is_valid & (table.latest_rate == 1))
+  # An entry without a prompt has a rate of 0.
+  num_solved = jnp.sum(table.latest_rate == 1)
   entry_C = prompt_table.lookup(table, state.rollouts.prompt_id)
   is_unknown_C = state.is_valid & (entry_C == num_entries)
   return {

@@ -134,7 +134,10 @@ class PassRateTest(parameterized.TestCase):
 
 class UnsolvedTest(absltest.TestCase):
   def test_rows_of_solved_prompts_alone_have_no_weight(self):
-    weights_C = jax.jit(prompt_weights.unsolved)(_with_prompts(), STEP)
+    state = _with_prompts()
+    table = state.prompts._replace(latest_rate=jnp.array([0, 0.99, 1, 0]))
+    state = state._replace(prompts=table)
+    weights_C = jax.jit(prompt_weights.unsolved)(state, STEP)
     np.testing.assert_array_equal(weights_C[:7], [1, 1, 1, 0, 1, 1, 1])
     self.assertEqual(weights_C.dtype, jnp.float32)
 
