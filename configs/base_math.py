@@ -82,6 +82,7 @@ def on_policy(
       top_k=None,
       top_p=None,
       weight_lag=0,
+      num_distinct_prompts=None,
     ),
     replay=config_lib.Replay(
       capacity=_NUM_FRESH,
@@ -93,6 +94,7 @@ def on_policy(
       keep='ring()',
       feedback=None,
       drop_zero_variance=False,
+      num_prompts=None,
     ),
     loss=config_lib.Loss(
       advantage='group_standardized(eps=1e-6)',

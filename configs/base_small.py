@@ -64,6 +64,7 @@ def on_policy(
       top_k=None,
       top_p=None,
       weight_lag=0,
+      num_distinct_prompts=None,
     ),
     replay=config_lib.Replay(
       capacity=NUM_FRESH,
@@ -75,6 +76,7 @@ def on_policy(
       keep='ring()',
       feedback=None,
       drop_zero_variance=False,
+      num_prompts=None,
     ),
     loss=config_lib.Loss(
       advantage='group_standardized(eps=1e-6)',

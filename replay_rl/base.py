@@ -8,6 +8,7 @@ Dimension letters, used in docstrings and as suffixes of local arrays:
   L tokens of a prompt     R tokens of a response            C buffer slots
   G rollouts of a group    P prompts                         D model width
   H heads                  F fresh rollouts of an iteration  S seeds
+  N entries of a prompt table
 
 A number of a config is an array in the compiled program. `Scalar` is the type
 of a constant that may be a number or an array, see `constants`.
@@ -102,6 +103,31 @@ class Rollout(NamedTuple):
   reference_logprobs: Array | None = None
 
 
+class PromptTable(NamedTuple):
+  """What a run knows of N prompts from their rollouts, see `prompt_table`.
+
+  prompt_id: `[N]` uint32, see `Prompts`.
+  is_valid: `[N]` bool, True where the entry has a prompt.
+  num_visits: `[N]` int32, groups of rollouts of the prompt.
+  num_rollouts: `[N]` int32, rollouts of these groups.
+  num_correct: `[N]` int32, those of them that are correct.
+  latest_rate: `[N]` float32, share of correct rollouts in the latest generation
+    that visited the prompt.
+  last_visit: `[N]` uint32, number of that generation from 0, modulo 2^32.
+  num_replaced: `[]` uint32, prompts that a new one replaced, and new ones for
+    which no entry was left, modulo 2^32.
+  """
+
+  prompt_id: Array
+  is_valid: Array
+  num_visits: Array
+  num_rollouts: Array
+  num_correct: Array
+  latest_rate: Array
+  last_visit: Array
+  num_replaced: Array
+
+
 class BufferState(NamedTuple):
   """A replay buffer of C slots.
 
@@ -117,6 +143,9 @@ class BufferState(NamedTuple):
   num_inserted: `[]` uint32, rollouts inserted so far, modulo 2^32.
   num_repaired_priorities: `[]` uint32, priorities changed on write because
     they were NaN, infinite, negative, denormal or too large, modulo 2^32.
+  num_batches: `[]` uint32, inserts so far, also of no row, modulo 2^32. A run
+    inserts once per generation.
+  prompts: statistics of the prompts; None without `replay.num_prompts`.
   """
 
   rollouts: Rollout
@@ -128,6 +157,8 @@ class BufferState(NamedTuple):
   next_slot: Array
   num_inserted: Array
   num_repaired_priorities: Array
+  num_batches: Array
+  prompts: PromptTable | None = None
 
 
 class Draw(NamedTuple):

@@ -61,6 +61,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       top_k=None,
       top_p=None,
       weight_lag=0,
+      num_distinct_prompts=None,
     ),
     replay=config_lib.Replay(
       capacity=32,
@@ -72,6 +73,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       keep='ring()',
       feedback=None,
       drop_zero_variance=False,
+      num_prompts=None,
     ),
     loss=config_lib.Loss(
       advantage='group_mean_baseline()',

@@ -345,6 +345,13 @@ class ResumeTest(TrainTestCase):
         '--config.num_iterations=30',
         '--config.checkpoint.every=10',
         '--config.logging.samples_every=10',
+        # Each iteration replaces prompts, and every other update waits.
+        '--config.replay.num_prompts=4',
+        '--config.sampler.num_distinct_prompts=6',
+        '--config.replay.compose=collected(max_batches=2)',
+        '--config.replay.weights=oldest_unused() * unsolved()',
+        '--config.replay.draw=largest()',
+        '--config.replay.batch_size=24',
       ],
     )
     self.assertTrue(result['is_equal'], result)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl.replay import prompt_table
 from replay_rl.replay import storage
 
 MIN_PRIORITY = 1e-30  # Smaller floats are flushed to zero by some backends.
@@ -23,16 +24,19 @@ MAX_PRIORITY = 1e30
 MAX_CAPACITY = 2**30  # Twice a slot must fit an int32.
 
 
-def init(rollouts: base.PyTree, *, capacity: int) -> base.BufferState:
+def init(
+  rollouts: base.PyTree, *, capacity: int, num_prompts: int | None = None
+) -> base.BufferState:
   """Returns an empty buffer, filled with zeros.
 
   Args:
     rollouts: arrays or `jax.ShapeDtypeStruct`s with a leading axis of any size;
       they set the shape and dtype of a row.
     capacity: C, the number of slots.
+    num_prompts: N, the entries of the table of prompts; None for no table.
 
   Raises:
-    ValueError: if `capacity` is out of range or a leaf has no leading axis.
+    ValueError: if a size is out of range or a leaf has no leading axis.
   """
   if not 1 <= capacity <= MAX_CAPACITY:
     raise ValueError(f'capacity = {capacity}: must be in [1, {MAX_CAPACITY}]')
@@ -49,6 +53,8 @@ def init(rollouts: base.PyTree, *, capacity: int) -> base.BufferState:
     next_slot=jnp.zeros([], jnp.int32),
     num_inserted=jnp.zeros([], jnp.uint32),
     num_repaired_priorities=jnp.zeros([], jnp.uint32),
+    num_batches=jnp.zeros([], jnp.uint32),
+    prompts=None if num_prompts is None else prompt_table.init(num_prompts),
   )
 
 
@@ -122,6 +128,8 @@ def insert(
     num_inserted=state.num_inserted + num_stored.astype(jnp.uint32),
     num_repaired_priorities=state.num_repaired_priorities
     + jnp.sum(is_repaired_B & is_valid_B, dtype=jnp.uint32),
+    num_batches=state.num_batches + jnp.uint32(1),
+    prompts=state.prompts,
   )
   return state, slots_B
 
@@ -229,6 +237,28 @@ def insertion_age(state: base.BufferState) -> base.Array:
   """
   age_C = state.num_inserted - jnp.uint32(1) - state.insert_index
   return jnp.minimum(age_C, jnp.uint32(2**31 - 1)).astype(jnp.int32)
+
+
+def batch_age(
+  state: base.BufferState, num_fresh: int, reader: str
+) -> base.Array:
+  """Returns `[C]` uint32, how many generations were inserted after this one.
+
+  The ages come from `rollout_id`, so generations of which no row was stored
+  count too. They are right as long as no row outlives 2^32 generated rollouts.
+  Those of empty slots mean nothing.
+
+  Args:
+    state: the buffer of a run, with one insert per generation.
+    num_fresh: F, the rollouts of a generation, stored or not.
+    reader: what needs the ages, for the message.
+
+  Raises:
+    ValueError: if the rollouts have no `rollout_id`.
+  """
+  num_generated = state.num_batches * jnp.uint32(num_fresh)
+  newest = num_generated - jnp.uint32(1)
+  return (newest - field(state, 'rollout_id', reader)) // jnp.uint32(num_fresh)
 
 
 def field(state: base.BufferState, name: str, reader: str) -> base.Array:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from replay_rl import base
 from replay_rl import constants
 from replay_rl.replay import buffer
+from replay_rl.replay import prompt_table
 
 
 def fifo(state: base.BufferState, step: base.Array) -> base.Array:
@@ -49,7 +50,8 @@ def positive_bias(
   num_positive = jnp.floor(fraction * capacity + 0.5).astype(jnp.int32)
   ranks_C = jnp.arange(capacity)
   freshest_first_C = jnp.lexsort((buffer.insertion_age(state), ~state.is_valid))
-  is_correct_C = (state.is_valid & (rewards_C > 0))[freshest_first_C]
+  is_correct_C = state.is_valid & prompt_table.is_correct(rewards_C)
+  is_correct_C = is_correct_C[freshest_first_C]
   fresher_correct_C = jnp.cumsum(is_correct_C) - is_correct_C
   rank_of_correct_C = (
     jnp.full(capacity, capacity)

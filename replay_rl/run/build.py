@@ -121,6 +121,8 @@ def experiment(
     hyper=functions_lib.numbers(config, chosen),
     drop_zero_variance=config.replay.drop_zero_variance,
     capacity=config.replay.capacity,
+    num_known_prompts=config.replay.num_prompts,
+    num_distinct_prompts=config.sampler.num_distinct_prompts,
     num_prompts=config.sampler.num_prompts,
     group_size=config.sampler.group_size,
     num_rows=0,

@@ -119,6 +119,9 @@ class Sampler:
   top_k: OptionalCount  # Most probable tokens to draw from; None: all.
   top_p: OptionalFraction  # Probability mass to draw from; None: all.
   weight_lag: Natural  # Learner steps from the sampler's weights to the newest.
+  # Prompts of the training set of a task in JAX, which a run visits in order,
+  # epoch after epoch; None: each prompt is new.
+  num_distinct_prompts: OptionalCount
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -138,6 +141,7 @@ class Replay:
   keep: str  # 'ring()' keeps the newest; or a function of replay.keep.
   feedback: OptionalStr  # Of replay.feedback; None: priorities stay.
   drop_zero_variance: bool  # Drop groups whose rewards are all equal.
+  num_prompts: OptionalCount  # Entries of the table of prompts; None: no table.
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -18,6 +18,8 @@ from replay_rl import rng
 from replay_rl.parallel import mesh
 from replay_rl.replay import buffer as buffer_lib
 from replay_rl.replay import histograms
+from replay_rl.replay import prompt_table
+from replay_rl.replay import storage
 from replay_rl.rl import advantages as advantages_lib
 from replay_rl.run import generation as generation_lib
 from replay_rl.run import learner as learner_lib
@@ -184,6 +186,7 @@ def remember(
     is_valid=is_kept,
     keep_scores=keep_scores,
   )
+  stored = _visit(stored, rollouts, parts, generation=run.buffer.num_batches)
   num_tokens = jnp.sum(completions.lengths)
   ledger = ledger_lib.add(
     run.ledger,
@@ -201,6 +204,7 @@ def remember(
     **metrics.of_overwritten(run.buffer, slots, parts.histogram_bins),
     'buffer/num_valid': buffer_lib.num_valid(stored),
     'buffer/num_repaired_priorities': stored.num_repaired_priorities,
+    **metrics.of_prompts(stored),
   }
   if rollouts.token_versions is not None:
     newest_F = jnp.max(rollouts.token_versions, axis=1)
@@ -231,6 +235,28 @@ def _reference_logprobs(
     ),
   )
   return jnp.where(completions.loss_mask, logprobs_FT, 0.0)
+
+
+def _visit(
+  stored: base.BufferState,
+  rollouts: base.Rollout,
+  parts: state.Parts,
+  *,
+  generation: base.Array,
+) -> base.BufferState:
+  """Adds all F rollouts to the table of prompts, if there is one."""
+  if stored.prompts is None:
+    return stored
+  # The rollouts of a group are neighbours.
+  groups = (parts.num_prompts, parts.group_size)
+  prompt_id, rewards = storage.whole((rollouts.prompt_id, rollouts.rewards))
+  prompts = prompt_table.visit(
+    stored.prompts,
+    prompt_id.reshape(groups)[:, 0],
+    rewards.reshape(groups),
+    generation,
+  )
+  return stored._replace(prompts=prompts)
 
 
 def learn(

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay_rl import choices
+from replay_rl.replay import collected
 from replay_rl.replay import compose
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
+from replay_rl.replay import prompt_weights
 from replay_rl.replay import sampling
 from replay_rl.replay import weights
 from replay_rl.rl import advantages
@@ -69,6 +71,7 @@ KINDS = {
       weights,
       'state',
       'step',
+      others=(prompt_weights,),
       without=('age',),  # A number of learner steps, and no weight.
       operator='*',
       join=weights.product,
@@ -78,7 +81,7 @@ KINDS = {
   'draw': ('replay.draw', _kind(sampling, 'rng_key', 'weights', 'num_draws')),
   'compose': (
     'replay.compose',
-    _kind(compose, 'state', 'fresh', 'rng_key', 'step'),
+    _kind(compose, 'state', 'fresh', 'rng_key', 'step', others=(collected,)),
   ),
   'feedback': ('replay.feedback', _kind(feedback, 'batch', 'outcome')),
   'advantage': (
@@ -151,11 +154,14 @@ def choose(
   offered, chosen = {}, {}
   for field, (chooser, keyword) in OFFERED.items():
     offered.setdefault(chooser, {})[keyword] = values[field]
+  num_fresh = config.sampler.num_prompts * config.sampler.group_size
   offered['schedule'] |= {
     'mu': config.mu,
     'batch_size': config.replay.batch_size,
-    'num_fresh': config.sampler.num_prompts * config.sampler.group_size,
+    'num_fresh': num_fresh,
   }
+  offered['replay.compose']['num_fresh'] = num_fresh
+  offered['replay.weights'] = {'num_fresh': num_fresh}
   for name in kinds:
     field, kind = KINDS[name]
     # The task in text has no function.

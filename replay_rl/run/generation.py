@@ -137,10 +137,12 @@ def draw_prompts(
   """Returns the prompts of the next generation, `[P]`, of a task in JAX.
 
   The random key of a prompt depends only on the seed and the number of its
-  group, not on P.
+  group, not on P; with a training set of n prompts, on that number modulo n.
   """
   first_group = clock.num_rollouts // jnp.uint32(parts.group_size)
   groups_P = first_group + jnp.arange(parts.num_prompts, dtype=jnp.uint32)
+  if parts.num_distinct_prompts is not None:
+    groups_P %= jnp.uint32(parts.num_distinct_prompts)
   prompts = jax.vmap(
     lambda group: task.prompts_fn(rng.stream_key(seed, 'prompts', group), 1)
   )(groups_P)

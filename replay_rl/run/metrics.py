@@ -9,6 +9,7 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl.replay import histograms
+from replay_rl.replay import prompt_table
 from replay_rl.rl import importance
 from replay_rl.run import learner
 
@@ -195,6 +196,29 @@ def of_events(before: base.Metrics, now: base.Metrics) -> base.Metrics:
     for one in (before, now)
   )
   return both | {'never_used_fraction': num_unused / both['num_overwritten']}
+
+
+def of_prompts(state: base.BufferState) -> base.Metrics:
+  """Returns the metrics of the table of prompts; none without a table.
+
+  Args:
+    state: the buffer after a generation.
+  """
+  table = state.prompts
+  if table is None:
+    return {}
+  num_entries = table.is_valid.shape[0]
+  num_seen = jnp.sum(table.is_valid, dtype=jnp.int32)
+  # An entry without a prompt has a rate of 0.
+  num_solved = jnp.sum(table.latest_rate == 1)
+  entry_C = prompt_table.lookup(table, state.rollouts.prompt_id)
+  is_unknown_C = state.is_valid & (entry_C == num_entries)
+  return {
+    'buffer/num_replaced_prompts': table.num_replaced,
+    'prompts/num_seen': num_seen,
+    'prompts/solved_fraction': num_solved / num_seen,
+    'prompts/num_unknown_rows': jnp.sum(is_unknown_C, dtype=jnp.int32),
+  }
 
 
 def of_buffer(state: base.BufferState, *, num_bins: int) -> base.Metrics:

@@ -142,6 +142,12 @@ def _check_task(config: config_lib.Config) -> None:
       f'warm_start.num_steps = {steps}: must be 0 where model.checkpoint = '
       f'{config.model.checkpoint!r}'
     )
+  num_distinct = config.sampler.num_distinct_prompts
+  if text is not None and num_distinct is not None:
+    raise ValueError(
+      f'sampler.num_distinct_prompts = {num_distinct}: must be None for task = '
+      f'{config_lib.TEXT_TASK!r}, whose problems are its training set'
+    )
   evaluation = config.evaluation
   if evaluation.is_on and text is not None and text.evaluation_problems is None:
     name = 'every' if evaluation.every else 'every_cost'
@@ -164,6 +170,13 @@ def _check_replay(config: config_lib.Config) -> None:
     raise ValueError(
       f'replay.capacity = {replay.capacity}: must be at least '
       f'replay.batch_size = {replay.batch_size}'
+    )
+  if replay.num_prompts is not None and (
+    replay.num_prompts < sampler.num_prompts
+  ):
+    raise ValueError(
+      f'replay.num_prompts = {replay.num_prompts}: must be at least '
+      f'sampler.num_prompts = {sampler.num_prompts}, those of a generation'
     )
   updates = replay.updates_per_iteration
   # The decimal 0.1 divides 1; the float 0.1 does not.

@@ -119,6 +119,9 @@ class Parts(NamedTuple):
   drop_zero_variance: whether to leave groups of equal rewards out of the buffer
     and the batches.
   capacity: C, slots of the buffer.
+  num_known_prompts: N, entries of the table of prompts; None for no table.
+  num_distinct_prompts: prompts of the training set of a task in JAX; None if
+    each prompt is new.
   num_prompts, group_size: P and G of a generation.
   num_rows: B, rows of an update, including rows that only fill the shape.
   num_publications: N of `SamplerState`; 0 if the sampler uses the weights of
@@ -142,6 +145,8 @@ class Parts(NamedTuple):
   hyper: Hyper
   drop_zero_variance: bool
   capacity: int
+  num_known_prompts: int | None
+  num_distinct_prompts: int | None
   num_prompts: int
   group_size: int
   num_rows: int
@@ -208,6 +213,7 @@ def init(
         has_reference=has_reference,
       ),
       capacity=parts.capacity,
+      num_prompts=parts.num_known_prompts,
     ),
     ledger=ledger_lib.init(),
   )

@@ -43,6 +43,7 @@ _NUMBERS = (
   *(-1, -(2**31), 10**11, 10**30, 10**400, -(10**400)),
 )
 _OTHER = (None, True, False, '', 'abc', '1', (), [1], {}, {'a': 1}, 1j, b'x')
+_GIVEN = {keyword for _, keyword in functions.OFFERED.values()} | {'num_fresh'}
 # Sizes of what fits a test, for ranges that reach further.
 _SMALL = 12
 
@@ -170,8 +171,8 @@ def _calls(draw: st.DrawFn, kind: choices.Kind) -> str:
     name = draw(st.sampled_from(sorted(kind.functions)))
     values = []
     for key, constant in constants.of_function(kind.functions[name]).items():
-      if key in [keyword for _, keyword in functions.OFFERED.values()]:
-        continue  # Another field gives it to the function.
+      if key in _GIVEN:
+        continue  # Other fields give it to the function.
       good, wild = _allowed(constant), st.sampled_from(_NUMBERS + _OTHER[:6])
       value = draw(good | good | good | good | _beyond(constant) | wild)
       values.append(f'{key}={value!r}')

@@ -187,6 +187,7 @@ class MemoryTest(parameterized.TestCase):
       num_seeds=num_seeds,
       sampler__weight_lag=4,
       replay__batch_size=16,
+      replay__num_prompts=1000,
     )
     parts = _parts(config)
     actual = memory_lib.memory(config, parts, memory_lib.abstract_mesh(shape))

@@ -20,6 +20,8 @@ class ExperimentTest(parameterized.TestCase):
     experiment = tiny_run.experiment(
       replay__batch_size=6,
       replay__drop_zero_variance=True,
+      replay__num_prompts=7,
+      sampler__num_distinct_prompts=3,
       replay__updates_per_iteration=2.5,
       sampler__weight_lag=5,
       optimizer__microbatch_rows=2,
@@ -37,6 +39,8 @@ class ExperimentTest(parameterized.TestCase):
       {
         'drop_zero_variance': True,
         'capacity': 32,
+        'num_known_prompts': 7,
+        'num_distinct_prompts': 3,
         'num_prompts': 4,
         'group_size': 4,
         'num_rows': 6,

@@ -27,6 +27,7 @@ class CheckpointTest(parameterized.TestCase):
     parts = tiny_run.experiment(
       sampler__weight_lag=2,
       optimizer__gate='gradient_gate(threshold=1.0, window=2)',
+      replay__num_prompts=5,
     ).parts
     params = parts.init_params_fn(jax.random.key(0))
     cls.run_state = jax.vmap(

@@ -65,6 +65,8 @@ class FieldsTest(parameterized.TestCase):
     ('sampler.top_k', 'a', 'be of type int or None'),
     ('sampler.top_k', 0, 'be in [1, inf)'),
     ('sampler.top_p', 1.5, 'be in (0, 1]'),
+    ('sampler.num_distinct_prompts', 0, 'be in [1, inf)'),
+    ('replay.num_prompts', 0, 'be in [1, inf)'),
     ('replay.batch_size', True, 'be of type int or None'),
     ('replay.updates_per_iteration', 0.0, 'be in (0, inf)'),
     ('replay.updates_per_iteration', 10**400, 'fit a 32-bit number'),
@@ -150,10 +152,10 @@ class FieldsTest(parameterized.TestCase):
         if {int, float} & {*constant.types}:
           self.assertIsNotNone(constant.interval, name)
 
-  def test_has_at_most_65_fields_beside_those_of_model_and_text(self):
+  def test_has_at_most_67_fields_beside_those_of_model_and_text(self):
     fields = config_lib.flatten(countdown.get_config())
     fields = [name for name in fields if not name.startswith('model.')]
-    self.assertLessEqual(len(fields), 65)
+    self.assertLessEqual(len(fields), 67)
 
 
 class RulesTest(parameterized.TestCase):
@@ -166,6 +168,11 @@ class RulesTest(parameterized.TestCase):
     (
       {'replay.batch_size': 1985},
       'replay.capacity = 1984: must be at least replay.batch_size = 1985',
+    ),
+    (
+      {'replay.num_prompts': 61},
+      'replay.num_prompts = 61: must be at least sampler.num_prompts = 62, '
+      'those of a generation',
     ),
     (
       {'sampler.weight_lag': 3},
@@ -280,6 +287,11 @@ class RulesTest(parameterized.TestCase):
       {'text.evaluation_problems': None},
       'evaluation.every = 50: must be 0 where text.evaluation_problems = None',
     ),
+    (
+      {'sampler.num_distinct_prompts': 9},
+      "sampler.num_distinct_prompts = 9: must be None for task = 'problems()', "
+      'whose problems are its training set',
+    ),
     ({'text.num_workers': 0}, 'text.num_workers = 0: must be in [1, 1024]'),
     (
       {'text.answer_timeout': 1e6},
@@ -299,6 +311,7 @@ class RulesTest(parameterized.TestCase):
     ({'replay.capacity': 496, 'replay.batch_size': 496},),
     ({'replay.batch_size': 1984},),
     ({'sampler.weight_lag': 4},),
+    ({'replay.num_prompts': 62},),
     ({'sampler.weight_lag': 5, 'replay.updates_per_iteration': 2.5},),
     # As a float, 0.1 divides neither 1 nor 3.
     ({'sampler.weight_lag': 3, 'replay.updates_per_iteration': 0.1},),

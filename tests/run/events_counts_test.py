@@ -13,6 +13,7 @@ from absl.testing import parameterized
 from replay_rl import base
 from replay_rl import rng
 from replay_rl.replay import buffer
+from replay_rl.replay import prompt_table
 from replay_rl.replay import weights
 from replay_rl.run import build
 from replay_rl.run import events
@@ -166,6 +167,31 @@ class RememberTest(parameterized.TestCase):
     self.assertEqual(_totals(run)['inserted_rollouts'], 2)
     self.assertEqual(_totals(run)['generated_tokens'], 10)
     self.assertEqual(int(run.clock.num_rollouts), 22)
+
+  def test_the_table_of_prompts_has_groups_that_are_not_stored_too(self):
+    run = _started()
+    stored = run.buffer._replace(
+      num_batches=jnp.uint32(6), prompts=prompt_table.init(3)
+    )
+    run, _, measured = _remember(
+      run._replace(buffer=stored),
+      _parts()._replace(drop_zero_variance=True, num_prompts=2, group_size=2),
+    )
+    self.assertEqual(int(run.buffer.num_batches), 7)
+    table = run.buffer.prompts
+    self.assertEqual(table.prompt_id.tolist(), [50, 60, 0])
+    self.assertEqual(table.num_rollouts.tolist(), [2, 2, 0])
+    self.assertEqual(table.latest_rate.tolist(), [1, 0.5, 0])
+    self.assertEqual(table.last_visit.tolist(), [6, 6, 0])
+    expected = {
+      'buffer/num_replaced_prompts': 0,
+      'prompts/num_seen': 2,
+      'prompts/solved_fraction': 0.5,
+      # Slots 1 to 4, which no generation here has written.
+      'prompts/num_unknown_rows': 4,
+    }
+    for name, value in expected.items():
+      self.assertEqual(float(measured[name]), value, name)
 
   def test_a_priority_that_is_repaired_is_counted(self):
     run, fresh, measured = _remember(

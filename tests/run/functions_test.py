@@ -160,6 +160,18 @@ class ChooseTest(parameterized.TestCase):
       'warm_start.learning_rate = 4',
     ),
     *(
+      (
+        {'replay__weights': f'uniform() * {choice}'},
+        rf'replay.weights = .*: must fit the run \(replay.num_prompts = None: '
+        rf'must be given for {choice.partition("(")[0]}\)$',
+      )
+      for choice in ('unsolved()', 'pass_rate(center=0.5, width=0.2)')
+    ),
+    (
+      {'replay__weights': 'max_age_batches(limit=1, num_fresh=16)'},
+      r"^replay.weights.num_fresh = 16: must be named one of \['limit'\]$",
+    ),
+    *(
       ({field: choice}, rf'^{name} = {value}: must be in \[')
       for field, choice, name, value in (
         (
@@ -191,6 +203,12 @@ class ChooseTest(parameterized.TestCase):
           'advantage_magnitude(exponent=7)',
           'replay.weights.exponent',
           '7',
+        ),
+        (
+          'replay__compose',
+          'collected(max_batches=10)',
+          'replay.compose.max_batches',
+          '10',
         ),
         (
           'task',
@@ -232,6 +250,11 @@ class ChooseTest(parameterized.TestCase):
     tiny_run.experiment(
       optimizer__learning_rate=2.0,
       optimizer__transform=_adamw(weight_decay=0.5),
+    )
+    tiny_run.experiment(
+      replay__num_prompts=4,
+      replay__weights='pass_rate(center=0.5, width=0.2) * unsolved() * '
+      'max_age_batches(limit=3)',
     )
     # What does not train needs no optimizer, and no rate has no decay.
     tiny_run.experiment(

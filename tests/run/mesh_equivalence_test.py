@@ -298,6 +298,9 @@ def _run(sizes):
     **settings('qwen3'),
     num_iterations=2,
     checkpoint__every=2,
+    replay__num_prompts=5,
+    replay__weights='unsolved() * max_age_batches(limit=0)',
+    sampler__num_distinct_prompts=7,
     mesh__shape=dict(zip(mesh_lib.AXES, sizes, strict=True)),
   )
   with tempfile.TemporaryDirectory() as folder:
@@ -310,6 +313,8 @@ class RunTest(parameterized.TestCase):
   def test_eight_devices_give_the_run_of_one(self):
     eight, one = _run((2, 2, 2)), _run(ONE)
     buffers.assert_integers_equal(eight.buffer, one.buffer)
+    chex.assert_trees_all_equal(eight.buffer.prompts, one.buffer.prompts)
+    self.assertEqual(one.buffer.prompts.num_replaced.tolist(), [2])
     chex.assert_trees_all_equal(eight.ledger, one.ledger)
     # Adam's step of 1e-2 turns with the sign of a gradient near zero.
     chex.assert_trees_all_close(

@@ -8,6 +8,11 @@ from replay_rl.run import build
 from tests import tiny
 
 _NEVER_USED = {'replay__weights': 'never_used_first()'}
+_WAIT = {
+  'replay__weights': 'oldest_unused()',
+  'replay__draw': 'largest()',
+  'replay__drop_zero_variance': True,
+}
 _ASYMRE = {'loss__policy': 'asymre(delta_v=-0.1)'}
 
 
@@ -82,6 +87,22 @@ class RefusedTest(parameterized.TestCase):
     ):
       _build(loss__policy=policy)
 
+  @parameterized.parameters((5, 2, '4.5'), (9, 1.1, '8.18182'))
+  def test_updates_that_wait_until_the_run_stops(
+    self, max_batches, updates, most
+  ):
+    with self.assertRaisesRegex(
+      ValueError,
+      f'^replay.compose.max_batches = {max_batches}: must be at most 9 / '
+      f'replay.updates_per_iteration = {most}, because the updates that wait '
+      'are empty, and a run stops at 10 of them in a row$',
+    ):
+      _build(
+        **_WAIT,
+        replay__compose=f'collected(max_batches={max_batches})',
+        replay__updates_per_iteration=updates,
+      )
+
 
 class AllowedTest(parameterized.TestCase):
   @parameterized.parameters(
@@ -90,6 +111,12 @@ class AllowedTest(parameterized.TestCase):
     {'sampler__top_p': 0.9, 'loss__policy': 'reinforce()'},
     {'sampler__top_k': 3, **_ASYMRE},
     {'sampler__top_p': 1.0},
+    {**_WAIT, 'replay__compose': 'collected(max_batches=4)'},
+    {
+      **_WAIT,
+      'replay__compose': 'collected(max_batches=9)',
+      'replay__updates_per_iteration': 1,
+    },
     {'loss__policy': 'reinforce() + behavior_kl(coefficient=0.1)'},
     {
       'loss__policy': 'behavior_kl(coefficient=0.1) + '

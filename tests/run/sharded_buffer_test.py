@@ -26,6 +26,9 @@ class ShardedBufferTest(absltest.TestCase):
       replay__capacity=CAPACITY,
       replay__draw='private_shards(num_shards=4, stratified=False)',
       replay__keep='positive_bias(fraction=0.5)',
+      replay__num_prompts=64,
+      replay__weights='pass_rate(center=0.5, width=0.5) * '
+      'max_age_batches(limit=3)',
     )
     task = build.task(config)
     parts = build.experiment(config, task.shape).parts
