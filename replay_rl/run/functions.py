@@ -9,6 +9,7 @@ from typing import Any
 
 from replay_rl import choices
 from replay_rl.replay import compose
+from replay_rl.replay import compose_groups
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
 from replay_rl.replay import sampling
@@ -78,7 +79,11 @@ KINDS = {
   'draw': ('replay.draw', _kind(sampling, 'rng_key', 'weights', 'num_draws')),
   'compose': (
     'replay.compose',
-    _kind(compose, 'state', 'fresh', 'rng_key', 'step'),
+    _kind(
+      compose,
+      *('state', 'fresh', 'rng_key', 'step'),
+      others=(compose_groups,),
+    ),
   ),
   'feedback': ('replay.feedback', _kind(feedback, 'batch', 'outcome')),
   'advantage': (
@@ -151,6 +156,7 @@ def choose(
   offered, chosen = {}, {}
   for field, (chooser, keyword) in OFFERED.items():
     offered.setdefault(chooser, {})[keyword] = values[field]
+  offered['replay.compose']['group_size'] = config.sampler.group_size
   offered['schedule'] |= {
     'mu': config.mu,
     'batch_size': config.replay.batch_size,
