@@ -145,6 +145,8 @@ class Loss:
   """What an update minimises."""
 
   advantage: str  # A function of rl.advantages.
+  # Of rl.batch_advantages; None: those of the generation.
+  batch_advantage: OptionalStr
   # Of rl.losses, rl.corrections and rl.penalties, joined by +, which adds them.
   policy: str
   normalizer: str  # A normalizer of rl.losses.

@@ -239,7 +239,12 @@ def learn(
     step = learner.step
     rng_key = rng.stream_key(run.seed, 'replay', learner.num_tried)
     batch = functions.compose_fn(stored, fresh, rng_key, step)
-    batch = batch._replace(rollouts=mesh.split_rows(batch.rollouts))
+    rollouts = batch.rollouts
+    if functions.batch_advantage_fn is not None:
+      rollouts = rollouts._replace(
+        advantages=functions.batch_advantage_fn(batch)
+      )
+    batch = batch._replace(rollouts=mesh.split_rows(rollouts))
     learner, batch, outcome, status = _update(
       learner, batch, clock, parts, functions.update
     )

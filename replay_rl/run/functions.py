@@ -15,6 +15,7 @@ from replay_rl.replay import keep
 from replay_rl.replay import sampling
 from replay_rl.replay import weights
 from replay_rl.rl import advantages
+from replay_rl.rl import batch_advantages
 from replay_rl.rl import corrections
 from replay_rl.rl import gates
 from replay_rl.rl import importance
@@ -90,6 +91,10 @@ KINDS = {
     'loss.advantage',
     _kind(advantages, 'rewards', 'group_id', without=('group_has_variance',)),
   ),
+  'batch_advantage': (
+    'loss.batch_advantage',
+    _kind(batch_advantages, 'batch'),
+  ),
   'loss': (
     'loss.policy',
     _kind(
@@ -102,7 +107,7 @@ KINDS = {
   ),
   'statistics': ('loss.statistics', _kind(statistics, 'inputs')),
   'normalizer': ('loss.normalizer', _kind(losses, 'loss_mask')),
-  'row_weights': ('loss.row_weights', _kind(importance, 'batch')),
+  'row_weights': ('loss.row_weights', _kind(importance, 'batch', 'step')),
   'gate': ('optimizer.gate', _kind(gates)),
   'optimizer': ('optimizer.transform', _kind(optimizers, 'learning_rate')),
   'schedule': ('schedule', _kind(schedule, 'iteration')),
@@ -277,6 +282,7 @@ def bind(
       draw=bound('replay.draw'),
       batch_size=config.replay.batch_size,
     ),
+    batch_advantage_fn=bound('loss.batch_advantage'),
     keep_rule=bound('replay.keep'),
     feedback_fn=bound('replay.feedback'),
   )

@@ -12,6 +12,9 @@ from replay_rl.run import config as config_lib
 
 # Terms to add to a policy loss: alone, they do not read the rewards.
 _PENALTIES = {'reference_kl', 'behavior_kl'}
+# Functions of replay.compose that take a draw as a whole, and not its first
+# rows.
+_WHOLE_DRAWS = ('same_prompt', 'fresh_first', 'pure_buffer')
 _UNUSED = ('newest_unused', 'oldest_unused')
 
 
@@ -38,6 +41,17 @@ def check(
     *('loss.policy', 'tba', 'loss.advantage', ('group_mean_baseline',)),
     reason='its beta is in units of reward, and its baseline is the mean '
     'reward of the group',
+  )
+  for name in 'asymre', 'tba':
+    _check_needed(
+      chosen,
+      *('loss.policy', name, 'loss.batch_advantage', ('None',)),
+      reason='it needs the mean reward of the group at generation',
+    )
+  _check_needed(
+    chosen,
+    *('replay.draw', 'most_varied', 'replay.compose', _WHOLE_DRAWS),
+    reason='it takes all draws, and the first of them are not the most varied',
   )
   _check_needed(
     chosen,
