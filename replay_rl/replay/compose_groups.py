@@ -47,7 +47,8 @@ def same_prompt(
   The fresh rows of a group that `replay.drop_zero_variance` dropped are valid
   again if a replayed row with another reward joins them: their rewards then
   differ, and `loss.batch_advantage` can compare them. Their advantages of the
-  generation are still zero.
+  generation are still zero. They are stored in no slot, so no use of them is
+  counted.
 
   Args:
     state: the buffer, with the fresh rows inserted.
