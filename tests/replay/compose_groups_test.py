@@ -102,6 +102,13 @@ class SamePromptTest(parameterized.TestCase):
     )
     self.assertEqual(int(batch.num_eligible), 4)
 
+  def test_an_empty_slot_is_neither_drawn_nor_counted(self):
+    state, fresh = two_prompts()
+    state = buffers.with_empty(state, 1)
+    batch = same_prompt(LARGEST)(state, fresh, KEY, STEP)
+    np.testing.assert_array_equal(batch.slots[4:], [2, 0, 3, 12])
+    self.assertEqual(int(batch.num_eligible), 3)
+
   def test_only_groups_without_a_reward_get_older_rows(self):
     state, fresh = two_prompts()
     batch = same_prompt(LARGEST, only_failed=True)(state, fresh, KEY, STEP)
