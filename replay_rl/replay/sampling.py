@@ -173,7 +173,6 @@ def most_varied(
   _check_num_draws(num_draws, capacity)
   is_eligible_C = is_eligible(weights)
   num_eligible = jnp.sum(is_eligible_C, dtype=jnp.int32)
-  num_taken = jnp.minimum(num_draws, num_eligible)
   logs_C = jnp.where(is_eligible_C, jnp.log(weights), -jnp.inf)
   order_C = jnp.argsort(logs_C, descending=True).astype(jnp.int32)
   count_B = jnp.arange(num_draws)
@@ -189,14 +188,12 @@ def most_varied(
     powers_2B = jnp.stack([values_B, values_B**2])
     return jnp.pad(jnp.cumsum(powers_2B, axis=1), ((0, 0), (1, 0)))
 
-  # Entry i is for the i largest and the smallest of the others.
-  num_largest = jnp.arange(num_draws + 1)
-  num_smallest = jnp.maximum(num_taken - num_largest, 0)
-  total, squares = sums(order_C[:num_draws]) + sums(smallest_B)[:, num_smallest]
-  spread = squares - total**2 / jnp.maximum(num_taken, 1)
-  best = jnp.argmax(jnp.where(num_largest <= num_taken, spread, -jnp.inf))
+  # Entry i is for the i largest and the B - i smallest. If there are fewer than
+  # B eligible slots, every entry stands for all of them.
+  total, squares = sums(order_C[:num_draws]) + sums(smallest_B)[:, ::-1]
+  best = jnp.argmax(squares - total**2 / num_draws)
 
-  is_valid_B = count_B < num_taken
+  is_valid_B = count_B < num_eligible
   slots_B = jnp.where(
     count_B < best,
     order_C[:num_draws],

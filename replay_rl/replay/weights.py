@@ -202,7 +202,7 @@ def confident(
 
 
 def newest_first(state: base.BufferState, step: base.Array) -> base.Array:
-  """More for later rollouts: C for the newest of C slots, 1 for the oldest.
+  """More for later rollouts: C for the newest, C - 1 for the next newest.
 
   With `sampling.largest` the newest rollouts, such as the `recent` ones of RePO
   (arXiv 2506.09340).
@@ -211,11 +211,11 @@ def newest_first(state: base.BufferState, step: base.Array) -> base.Array:
     ValueError: the buffer has more slots than float32 can count.
   """
   del step
-  return _rank(buffer.insertion_age(state), 'newest_first')
+  return _rank(state, buffer.insertion_age(state), 'newest_first')
 
 
 def oldest_first(state: base.BufferState, step: base.Array) -> base.Array:
-  """More for earlier rollouts: C for the oldest of C slots, 1 for the newest.
+  """More for earlier rollouts: C for the oldest, C - 1 for the next oldest.
 
   With `max_age` and `sampling.largest`, the oldest rollouts of a window of
   ages.
@@ -225,7 +225,7 @@ def oldest_first(state: base.BufferState, step: base.Array) -> base.Array:
   """
   del step
   # The complement turns the order around.
-  return _rank(~buffer.insertion_age(state), 'oldest_first')
+  return _rank(state, ~buffer.insertion_age(state), 'oldest_first')
 
 
 def never_used_first(state: base.BufferState, step: base.Array) -> base.Array:
@@ -249,7 +249,7 @@ def newest_unused(state: base.BufferState, step: base.Array) -> base.Array:
     ValueError: the buffer has more slots than float32 can count.
   """
   del step
-  rank_C = _rank(buffer.insertion_age(state), 'newest_unused')
+  rank_C = _rank(state, buffer.insertion_age(state), 'newest_unused')
   return jnp.where(state.times_sampled == 0, rank_C, 0.0)
 
 
@@ -262,7 +262,7 @@ def oldest_unused(state: base.BufferState, step: base.Array) -> base.Array:
     ValueError: the buffer has more slots than float32 can count.
   """
   del step
-  rank_C = _rank(~buffer.insertion_age(state), 'oldest_unused')
+  rank_C = _rank(state, ~buffer.insertion_age(state), 'oldest_unused')
   return jnp.where(state.times_sampled == 0, rank_C, 0.0)
 
 
@@ -319,13 +319,16 @@ def _softmax(
   return jnp.maximum(jnp.exp(gaps_C / temperature), sampling.MIN_WEIGHT)
 
 
-def _rank(keys_C: base.Array, reader: str) -> base.Array:
-  """Returns `[C]` float32, C for the smallest key and 1 for the largest."""
+def _rank(
+  state: base.BufferState, keys_C: base.Array, reader: str
+) -> base.Array:
+  """Returns `[C]` float32, C for the smallest key, C - 1 for the next one."""
   capacity = keys_C.shape[0]
   if capacity > _MAX_COUNT:
     raise ValueError(
       f'replay.capacity = {capacity}: must be at most {_MAX_COUNT} for {reader}'
     )
+  keys_C = jnp.where(state.is_valid, keys_C, constants.MAX_INT32)
   order_C = jnp.argsort(keys_C, descending=True)
   rank_C = jnp.zeros((capacity,), jnp.float32)
   return rank_C.at[order_C].set(jnp.arange(1, capacity + 1, dtype=jnp.float32))

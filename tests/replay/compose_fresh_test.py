@@ -45,12 +45,18 @@ class FreshFilledTest(parameterized.TestCase):
     np.testing.assert_array_equal(batch.probs, [1, 0, 1, 0])
     self.assertEqual(int(batch.num_eligible), 6)
 
-  def test_with_too_few_older_rows_the_last_places_stay_invalid(self):
-    state, fresh = compose_test.make_state(16, 1, [0, 1, 0, 0])
+  @parameterized.parameters(
+    ([0, 1, 0, 0], [0, 1, 16, 16], [1, 0, 0, 0]),
+    ([1, 1, 0, 0], [1, 2, 0, 16], [0, 0, 1, 0]),
+  )
+  def test_with_too_few_older_rows_the_last_places_stay_invalid(
+    self, is_valid, slots, probs
+  ):
+    state, fresh = compose_test.make_state(16, 1, is_valid)
     batch = filled(sampling.largest)(state, fresh, KEY, STEP)
-    np.testing.assert_array_equal(batch.slots, [0, 1, 16, 16])
-    np.testing.assert_array_equal(batch.is_valid, [1, 1, 0, 0])
-    np.testing.assert_array_equal(batch.probs, [1, 0, 0, 0])
+    np.testing.assert_array_equal(batch.slots, slots)
+    np.testing.assert_array_equal(batch.is_valid, np.array(slots) < 16)
+    np.testing.assert_array_equal(batch.probs, probs)
 
   def test_without_a_dropped_row_the_fresh_ones_are_alone(self):
     state, fresh = compose_test.make_state(16, 6, [1] * 4)
@@ -67,6 +73,9 @@ class FreshFilledTest(parameterized.TestCase):
       )
       slots = np.asarray(batch.slots)[[0, 1, 3]]
       self.assertLen(set(slots.tolist()), 3)
+      # The fresh row has the weight 16, and slots 7 to 0 have 15 to 8.
+      probs = np.asarray(batch.probs)[[0, 1, 3]]
+      np.testing.assert_allclose(probs, (slots + 8) / 92, rtol=1e-6)
       seen |= set(slots.tolist())
     self.assertEqual(seen, set(range(8)))
 
@@ -103,6 +112,18 @@ class FreshFirstTest(parameterized.TestCase):
     state = buffer.mark_sampled(state, jnp.arange(6), STEP)
     batch = first(sampling.largest)(state, fresh, KEY, STEP)
     np.testing.assert_array_equal(batch.slots, [6, 16, 7, 8])
+
+  def test_rows_that_do_not_count_do_not_end_the_first_update(self):
+    # Row 2 was masked after its insert, and row 3 is in no slot.
+    state, fresh = compose_test.make_state(16, 6, [1, 1, 1, 1])
+    fresh = fresh._replace(
+      is_valid=jnp.array([True, True, False, True]),
+      slots=fresh.slots.at[3].set(16),
+    )
+    state = buffer.mark_sampled(state, jnp.int32([8, 15]), STEP)
+    batch = first(sampling.largest)(state, fresh, KEY, STEP)
+    np.testing.assert_array_equal(batch.slots, [6, 7, 16, 16])
+    np.testing.assert_array_equal(batch.is_valid, [1, 1, 0, 1])
 
   def test_an_iteration_without_a_valid_fresh_row_draws_at_once(self):
     state, fresh = compose_test.make_state(16, 6, [0] * 4)

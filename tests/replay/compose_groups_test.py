@@ -330,6 +330,31 @@ class FreshAnchoredGroupsTest(parameterized.TestCase):
       batch = groups(LARGEST)(state, fresh, KEY, STEP)
       np.testing.assert_array_equal(batch.slots[4:], expected)
 
+  @parameterized.parameters(
+    # Slots that are empty, and the older groups in a buffer of ten slots.
+    ((), [5, 3, 5, 3, 4, 96], [[0, 2], [1, 3]]),
+    ((5,), [5, 3, 5, 3, 96, 96], [[0, 2], [1, 3]]),
+    ((0,), [5, 3, 5, 3, 96, 96], [[1, 3], [4, 5]]),
+  )
+  def test_a_full_buffer_gives_whole_groups_only(self, empty, ids, expected):
+    state, fresh = stored_groups(ids, [1] * 6, capacity=10)
+    state = buffers.with_empty(state, *empty)
+    batch = groups(LARGEST, 1.5)(state, fresh, KEY, STEP)
+    slots = np.asarray(batch.slots)[4:].reshape(-1, 2).tolist()
+    self.assertEqual(slots, [*expected, [10, 10]])
+    self.assertEqual(int(batch.num_eligible), 4)
+
+  def test_a_group_that_lacks_the_row_in_its_middle_is_not_drawn(self):
+    state, _ = store(
+      buffers.make_state(9), range(6), group_id=[5, 4, 5, 4, 5, 4]
+    )
+    state, fresh = store(state, range(100, 103), group_id=[90] * 3)
+    state = buffers.with_empty(state, 2)
+    batch = groups(LARGEST, 2.0, group_size=3, rule=weights.uniform)(
+      state, fresh, KEY, STEP
+    )
+    np.testing.assert_array_equal(batch.slots[3:], [1, 3, 5, 9, 9, 9])
+
   def test_large_weights_do_not_overflow(self):
     state, fresh = stored_groups(self.STORED[0], np.float32([3e38] * 6))
     batch = groups(LARGEST)(state, fresh, KEY, STEP)

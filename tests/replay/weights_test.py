@@ -231,6 +231,15 @@ class WeightTest(parameterized.TestCase):
     self.assert_weights(weights.newest_first, state, [4, 1, 2, 3])
     self.assert_weights(weights.oldest_first, state, [1, 4, 3, 2])
 
+  def test_empty_slots_are_behind_all_others_in_an_order(self):
+    state = buffers.with_empty(buffers.filled(6, 4), 1)
+    for rule, expected in [
+      (weights.newest_first, [4, 5, 6]),
+      (weights.oldest_first, [6, 5, 4]),
+    ]:
+      weights_C = np.asarray(jax.jit(rule)(state, STEP))
+      np.testing.assert_array_equal(weights_C[[0, 2, 3]], expected)
+
   @parameterized.parameters(
     *('newest_unused', 'oldest_unused', 'newest_first', 'oldest_first')
   )
