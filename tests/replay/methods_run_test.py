@@ -5,6 +5,7 @@ Prompts of one digit recur, so that older rows of the same prompts are found.
 
 import math
 
+import numpy as np
 from absl.testing import parameterized
 
 from replay_rl import train
@@ -80,6 +81,18 @@ class RunTest(train_test.TrainTestCase):
       self.assertGreater(line['grad_norm'], 0.0)
     self.assertGreater(lines[1]['buffer/num_eligible'], 0)
     self.assertGreater(lines[1]['batch/num_valid'], lines[1]['batch/num_fresh'])
+
+  def test_the_loss_reads_the_advantages_of_the_batch_and_the_buffer_keeps_its(
+    self,
+  ):
+    workdir = self.workdir()
+    config = tiny.config(num_iterations=1)
+    run = train.train(
+      config, workdir, batch_advantage=lambda batch: 0.0 * batch.probs
+    )
+    (line,) = train_test.read_lines(workdir)
+    self.assertEqual(line['grad_norm'], 0.0)
+    self.assertTrue(np.any(run.buffer.rollouts.advantages))
 
   @parameterized.parameters(
     (
