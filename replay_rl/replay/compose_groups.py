@@ -45,10 +45,10 @@ def same_prompt(
   independently, and may draw the same rows.
 
   The fresh rows of a group that `replay.drop_zero_variance` dropped are valid
-  again if a replayed row with another reward joins them: their rewards then
-  differ, and `loss.batch_advantage` can compare them. Their advantages of the
-  generation are still zero. They are stored in no slot, so no use of them is
-  counted.
+  again if a replayed row with another reward joins them: the rewards then
+  differ, and `loss.batch_advantage` can compare them. Without it, they keep the
+  advantages of the generation, which are zero with any baseline. These rows are
+  in no slot, so no use of them is counted.
 
   Args:
     state: the buffer, with the fresh rows inserted.

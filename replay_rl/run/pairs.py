@@ -12,8 +12,7 @@ from replay_rl.run import config as config_lib
 
 # Terms to add to a policy loss: alone, they do not read the rewards.
 _PENALTIES = {'reference_kl', 'behavior_kl'}
-# Functions of replay.compose that take a draw as a whole, and not its first
-# rows.
+# Functions of replay.compose that use all draws, and not only the first ones.
 _WHOLE_DRAWS = ('same_prompt', 'fresh_first', 'pure_buffer')
 _UNUSED = ('newest_unused', 'oldest_unused')
 
@@ -51,7 +50,7 @@ def check(
   _check_needed(
     chosen,
     *('replay.draw', 'most_varied', 'replay.compose', _WHOLE_DRAWS),
-    reason='it takes all draws, and the first of them are not the most varied',
+    reason='its first draws are not the most varied ones of their number',
   )
   _check_needed(
     chosen,
