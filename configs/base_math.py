@@ -98,6 +98,7 @@ def on_policy(
     ),
     loss=config_lib.Loss(
       advantage='group_standardized(eps=1e-6)',
+      batch_advantage=None,
       policy='clipped_surrogate(clip_low=0.2, clip_high=0.2, dual_clip=None)',
       normalizer='token_mean()',
       row_weights=None,

@@ -353,8 +353,10 @@ LossFn = Callable[[LossInputs], TokenLoss]
 StatisticsFn = Callable[[LossInputs], PyTree]
 # loss_mask [B, T] -> weight of each token [B, T]; the loss is the weighted sum
 NormalizerFn = Callable[[Array], Array]
-# batch -> factor of each row's loss, [B] float32
-RowWeightFn = Callable[[Batch], Array]
+# batch -> advantages [B], in place of those of its rollouts
+BatchAdvantageFn = Callable[[Batch], Array]
+# (batch, learner step) -> factor of each row's loss, [B] float32
+RowWeightFn = Callable[[Batch, Array], Array]
 # (responses [B, R], lengths [B], references [B, ...]) -> rewards [B]
 RewardFn = Callable[[Array, Array, PyTree], Array]
 

@@ -77,6 +77,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
     ),
     loss=config_lib.Loss(
       advantage='group_mean_baseline()',
+      batch_advantage=None,
       policy='clipped_surrogate(clip_low=0.2, clip_high=0.2, dual_clip=None)',
       normalizer='token_mean()',
       row_weights=None,

@@ -223,7 +223,7 @@ def _check_loss(experiment: build.Experiment) -> None:
       f'schedule = {experiment.chosen["schedule"].text!r}: must not change '
       'weights within a response, so that each rollout has one age'
     )
-  for field in ('loss.statistics', 'loss.row_weights'):
+  for field in ('loss.statistics', 'loss.row_weights', 'loss.batch_advantage'):
     if field in experiment.chosen:
       raise ValueError(
         f'{field} = {experiment.chosen[field].text!r}: must be None, so that a '

@@ -145,15 +145,33 @@ def sample(
   """Draws stored rollouts by weight and counts no use, see `mark_sampled`.
 
   Args:
+    state, rng_key, weights, batch_size, draw: see `draw_slots`.
+
+  Returns:
+    `base.Batch` of B rows, see `read`.
+
+  Raises:
+    ValueError: if `batch_size` is not in [1, C].
+  """
+  return read(state, draw_slots(state, rng_key, weights, batch_size, draw=draw))
+
+
+def draw_slots(
+  state: base.BufferState,
+  rng_key: base.Array,
+  weights: base.Array,
+  batch_size: int,
+  *,
+  draw: base.DrawFn,
+) -> base.Draw:
+  """Draws slots that hold a rollout by weight.
+
+  Args:
     state: the buffer.
     rng_key: random key, consumed.
     weights: `[C]` float32, not necessarily normalized. Empty slots count as 0.
     batch_size: B, at most C.
     draw: chooses slots from weights, see `sampling`.
-
-  Returns:
-    `base.Batch` of B rows, none marked as fresh. Where not `is_valid`, the row
-    is that of the last slot: it fills the static shape and must be masked.
 
   Raises:
     ValueError: if `batch_size` is not in [1, C].
@@ -169,7 +187,15 @@ def sample(
   weights_C = jax.lax.optimization_barrier(
     storage.whole(jnp.where(state.is_valid, weights, 0.0))
   )
-  drawn = storage.whole(draw(rng_key, weights_C, batch_size))
+  return storage.whole(draw(rng_key, weights_C, batch_size))
+
+
+def read(state: base.BufferState, drawn: base.Draw) -> base.Batch:
+  """Returns the stored rollouts of drawn slots, none marked as fresh.
+
+  Where not `is_valid`, the row is that of the last slot: it fills the static
+  shape and must be masked.
+  """
   return base.Batch(
     rollouts=storage.read_rows(state.rollouts, drawn.slots),
     slots=drawn.slots,

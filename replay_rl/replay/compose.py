@@ -8,6 +8,7 @@ the slots of the batch as sampled.
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import jax
@@ -111,32 +112,178 @@ def fresh_anchored(
   Raises:
     ValueError: if `replay_fraction` asks for more older rows than slots.
   """
+
+  def draw_rows(num_rows):
+    weights_C = older_weights(state, fresh, weight_rule(state, step))
+    return buffer.draw_slots(state, rng_key, weights_C, num_rows, draw=draw)
+
+  return anchored(
+    state,
+    fresh_only(state, fresh, rng_key, step),
+    draw_rows,
+    step,
+    unit_size=1,
+    replay_fraction=replay_fraction,
+    warmup_steps=warmup_steps,
+  )
+
+
+def fresh_filled(
+  state: base.BufferState,
+  fresh: base.Batch,
+  rng_key: base.Array,
+  step: base.Array,
+  *,
+  weight_rule: base.WeightRule,
+  draw: base.DrawFn,
+) -> base.Batch:
+  """Returns F rows: the valid fresh ones, and older ones in the other places.
+
+  With `replay.drop_zero_variance` the places of groups of equal rewards are
+  free. DAPO's dynamic sampling (arXiv 2503.14476, section 3.2) fills them with
+  new generations; this fills them from the buffer, at no cost of generation. If
+  too few older rows are eligible, the last places stay invalid.
+
+  Args:
+    state: the buffer, with the fresh rows inserted.
+    fresh: the F rows of this iteration.
+    rng_key: random key, consumed.
+    step: `[]` int32, learner step.
+    weight_rule: what to sample.
+    draw: how to sample. Its first k draws must be a fair draw of k.
+  """
   anchor = fresh_only(state, fresh, rng_key, step)
-  num_fresh = fresh.is_valid.shape[0]
+  weights_C = older_weights(state, fresh, weight_rule(state, step))
+  num_rows = fresh.is_valid.shape[0]
+  drawn = buffer.draw_slots(state, rng_key, weights_C, num_rows, draw=draw)
+  is_free_F = ~fresh.is_valid
+  # The first free place gets the first draw, the second the second.
+  place_F = jnp.maximum(jnp.cumsum(is_free_F) - 1, 0)
+  replayed = buffer.read(
+    state,
+    drawn._replace(
+      slots=drawn.slots[place_F],
+      probs=drawn.probs[place_F],
+      is_valid=drawn.is_valid[place_F],
+    ),
+  )
+
+  def fill(fresh_row, replayed_row):
+    is_free = is_free_F.reshape(-1, *(1,) * (fresh_row.ndim - 1))
+    return jnp.where(is_free, replayed_row, fresh_row)
+
+  return base.Batch(
+    *jax.tree.map(fill, anchor[:-1], replayed[:-1]),
+    num_eligible=drawn.num_eligible,
+  )
+
+
+def fresh_first(
+  state: base.BufferState,
+  fresh: base.Batch,
+  rng_key: base.Array,
+  step: base.Array,
+  *,
+  weight_rule: base.WeightRule,
+  draw: base.DrawFn,
+) -> base.Batch:
+  """Returns the F fresh rows in the first update, and then F drawn ones.
+
+  "Freshness-Aware Prioritized Experience Replay" (arXiv 2604.16918): an update
+  on the fresh batch, followed by K updates on batches of the whole buffer, in
+  which the fresh rows are too. The first update of an iteration is the one
+  before which no fresh row was sampled. An iteration without a valid fresh row
+  has none: all of its updates draw.
+
+  Args:
+    state: the buffer, with the fresh rows inserted.
+    fresh: the F rows of this iteration.
+    rng_key: random key, consumed.
+    step: `[]` int32, learner step.
+    weight_rule: what to sample.
+    draw: how to sample.
+  """
+  num_uses_F = state.times_sampled.at[fresh.slots].get(
+    mode='fill', fill_value=0
+  )
+  is_used = jnp.any(fresh.is_valid & (num_uses_F > 0))
+  is_first = jnp.any(fresh.is_valid) & ~is_used
+  drawn = pure_buffer(
+    *(state, fresh, rng_key, step),
+    weight_rule=weight_rule,
+    draw=draw,
+    batch_size=fresh.is_valid.shape[0],
+    rows_in_use=None,
+  )
+  return jax.tree.map(
+    lambda anchor, drawn: jnp.where(is_first, anchor, drawn),
+    fresh_only(state, fresh, rng_key, step),
+    drawn,
+  )
+
+
+def anchored(
+  state: base.BufferState,
+  anchor: base.Batch,
+  draw_units: Callable[[int], base.Draw],
+  step: base.Array,
+  *,
+  unit_size: int,
+  replay_fraction: float,
+  warmup_steps: base.Array | int,
+) -> base.Batch:
+  """Returns fresh rows, followed by older units of one or several rows.
+
+  Args:
+    state: the buffer.
+    anchor: the F fresh rows, from `fresh_only`.
+    draw_units: number of units -> slots of all of their rows, unit by unit.
+    step: `[]` int32, learner step.
+    unit_size: rows of a unit, a divisor of F.
+    replay_fraction: older units per unit of valid fresh rows.
+    warmup_steps: older rows are valid from this learner step on.
+
+  Raises:
+    ValueError: if `replay_fraction` asks for more older rows than slots.
+  """
+  num_fresh, capacity = anchor.is_valid.shape[0], state.is_valid.shape[0]
   # A table rounds the static and the dynamic count alike.
   num_replayed = [
-    math.floor(replay_fraction * n + 0.5) for n in range(num_fresh + 1)
+    math.floor(replay_fraction * n + 0.5)
+    for n in range(num_fresh // unit_size + 1)
   ]
   if num_replayed[-1] == 0:
     return anchor
-  capacity = state.is_valid.shape[0]
-  if num_replayed[-1] > capacity:
+  num_rows = num_replayed[-1] * unit_size
+  if num_rows > capacity:
     raise ValueError(
       f'replay_fraction = {replay_fraction}: must give at most capacity = '
-      f'{capacity} older rows, and gives {num_replayed[-1]} for {num_fresh} '
-      'fresh ones'
+      f'{capacity} older rows, and gives {num_rows} for {num_fresh} fresh ones'
     )
-
-  weights_C = weight_rule(state, step)
-  weights_C = jnp.where(_is_fresh_slot(state, fresh), 0.0, weights_C)
-  drawn = buffer.sample(state, rng_key, weights_C, num_replayed[-1], draw=draw)
-  num_wanted = jnp.asarray(num_replayed, jnp.int32)[anchor.num_eligible]
+  drawn = buffer.read(state, draw_units(num_replayed[-1]))
+  num_units = anchor.num_eligible // unit_size
+  num_wanted = jnp.asarray(num_replayed, jnp.int32)[num_units] * unit_size
   num_wanted = jnp.where(step < warmup_steps, 0, num_wanted)
-  drawn = _first_rows(state, drawn, num_wanted)
+  return joined(anchor, _first_rows(state, drawn, num_wanted))
+
+
+def joined(anchor: base.Batch, drawn: base.Batch) -> base.Batch:
+  """Returns fresh rows followed by drawn ones; `num_eligible` of the latter."""
   return base.Batch(
-    *jax.tree.map(_append, anchor[:-1], drawn[:-1]),
+    *jax.tree.map(
+      lambda first, second: jnp.concatenate([first, second]),
+      anchor[:-1],
+      drawn[:-1],
+    ),
     num_eligible=drawn.num_eligible,
   )
+
+
+def older_weights(
+  state: base.BufferState, fresh: base.Batch, weights: base.Array
+) -> base.Array:
+  """Returns `[C]` weights, zero where a row of this iteration is stored."""
+  return jnp.where(_is_fresh_slot(state, fresh), 0.0, weights)
 
 
 def _first_rows(
@@ -149,10 +296,6 @@ def _first_rows(
     is_valid=is_valid_B,
     probs=jnp.where(is_valid_B, drawn.probs, 0.0),
   )
-
-
-def _append(first: base.Array, second: base.Array) -> base.Array:
-  return jnp.concatenate([first, second])
 
 
 def _is_fresh_slot(state: base.BufferState, fresh: base.Batch) -> base.Array:

@@ -3,7 +3,8 @@
 No sum tree: ages change all weights at every step, and one pass over them is
 cheap beside an update. A slot is eligible if its weight is finite and at least
 MIN_WEIGHT; no other slot is ever drawn. Every prefix of the draws is fair: its
-slots have the same probabilities as those of all draws.
+slots have the same probabilities as those of all draws. Only `most_varied` has
+no such prefixes.
 
 Letters of this module: N blocks of K slots each; T private shards.
 """
@@ -139,6 +140,70 @@ def largest(
     is_valid_B.astype(jnp.float32),
     is_valid_B,
     jnp.sum(is_eligible_C, dtype=jnp.int32),
+  )
+
+
+def most_varied(
+  rng_key: base.Array, weights: base.Array, num_draws: int
+) -> base.Draw:
+  """Takes the slots whose log-weights have the largest variance.
+
+  The variance-driven replay of RePO (arXiv 2506.09340). The best B slots are
+  the i with the largest and the B - i with the smallest weights, for some i:
+  this compares all i. With `weights.exp_reward` the log-weights are rewards.
+
+  The draws begin with the largest weights. So the first of them are not the
+  most varied ones of their number: use this where all draws count.
+
+  Args:
+    rng_key: not used.
+    weights: `[C]` float32. Of equal weights, the lower slots count as larger.
+    num_draws: B, at most C.
+
+  Returns:
+    `base.Draw` of B draws, valid as long as there are eligible slots. `probs`
+    are 1, because nothing is left to chance.
+
+  Raises:
+    ValueError: if `num_draws` exceeds C.
+  """
+  del rng_key
+  _check_weights(weights)
+  capacity = weights.shape[0]
+  _check_num_draws(num_draws, capacity)
+  is_eligible_C = is_eligible(weights)
+  num_eligible = jnp.sum(is_eligible_C, dtype=jnp.int32)
+  logs_C = jnp.where(is_eligible_C, jnp.log(weights), -jnp.inf)
+  order_C = jnp.argsort(logs_C, descending=True).astype(jnp.int32)
+  count_B = jnp.arange(num_draws)
+  # The last eligible slot is the first of the smallest.
+  smallest_B = order_C[jnp.maximum(num_eligible - 1 - count_B, 0)]
+
+  # Rounding is least around the mean.
+  mean = jnp.sum(logs_C, where=is_eligible_C) / jnp.maximum(num_eligible, 1)
+
+  def sums(slots_B):
+    """Sums and sums of squares of the first 0, 1, ..., B values."""
+    values_B = jnp.where(is_eligible_C[slots_B], logs_C[slots_B] - mean, 0.0)
+    powers_2B = jnp.stack([values_B, values_B**2])
+    return jnp.pad(jnp.cumsum(powers_2B, axis=1), ((0, 0), (1, 0)))
+
+  # Entry i is for the i largest and the B - i smallest. If there are fewer than
+  # B eligible slots, every entry stands for all of them.
+  total, squares = sums(order_C[:num_draws]) + sums(smallest_B)[:, ::-1]
+  best = jnp.argmax(squares - total**2 / num_draws)
+
+  is_valid_B = count_B < num_eligible
+  slots_B = jnp.where(
+    count_B < best,
+    order_C[:num_draws],
+    smallest_B[jnp.maximum(count_B - best, 0)],
+  )
+  return base.Draw(
+    jnp.where(is_valid_B, slots_B, capacity),
+    is_valid_B.astype(jnp.float32),
+    is_valid_B,
+    num_eligible,
   )
 
 

@@ -2,17 +2,18 @@
 
 Leaves with two or more axes, `[C, ...]`, have nearly all bytes of a buffer. On
 a mesh each of D shards holds the rows of C / D consecutive slots. Only
-`write_rows` and `read_rows` touch them, and move O(batch) bytes between
-devices. Leaves `[C]`, one number per slot, are whole on every device. So each
-rule and each draw is the same computation everywhere and chooses the same
-slots, bit for bit, on any mesh.
+`write_rows` and `read_rows` touch them, which move O(batch) bytes between
+devices, and `row_sums`, which moves one number per slot. Leaves `[C]`, one
+number per slot, are whole on every device. So each rule and each draw is the
+same computation everywhere and chooses the same slots, bit for bit, on any
+mesh.
 
 The mesh is that of `jax.set_mesh`. Without one, or if its slot axes have size
 1, the two functions are a plain scatter and gather.
 
 Leaves `[C, ...]` may live in the memory of the host, see `host_memory.place`.
-The host then computes the scatter and the gather, and only the rows of a batch
-are moved.
+The host then computes the scatter, the gather and the sums, and only their
+results are moved.
 """
 
 import math
@@ -113,6 +114,12 @@ def read_rows(stored: base.PyTree, slots: base.Array) -> base.PyTree:
   return _merge(stored, split, _gather(per_slot, slots))
 
 
+def row_sums(leaf: base.Array) -> base.Array:
+  """Returns `[C]`, the sum of each row of a stored leaf `[C, T]`."""
+  sums_C = host_memory.where_it_is(lambda rows: jnp.sum(rows, axis=1), leaf)
+  return whole(_to_device(sums_C))
+
+
 def whole(tree: base.PyTree) -> base.PyTree:
   """Makes each leaf whole on every device of the mesh, inside a jit.
 
@@ -203,12 +210,15 @@ def _gather(stored: base.PyTree, slots: base.Array) -> base.PyTree:
     return leaf.at[slots].get(mode='clip')
 
   def read(leaf):
-    rows = host_memory.where_it_is(take, leaf, slots)
-    if jax.typeof(rows).memory_space != host_memory.HOST:
-      return rows
-    return jax.device_put(rows, jax.memory.Space.Device)
+    return _to_device(host_memory.where_it_is(take, leaf, slots))
 
   return jax.tree.map(read, stored)
+
+
+def _to_device(values: base.Array) -> base.Array:
+  if jax.typeof(values).memory_space != host_memory.HOST:
+    return values
+  return jax.device_put(values, jax.memory.Space.Device)
 
 
 def _to_bits(values: base.Array) -> base.Array:

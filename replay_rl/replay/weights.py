@@ -15,6 +15,7 @@ from replay_rl import base
 from replay_rl import constants
 from replay_rl.replay import buffer
 from replay_rl.replay import sampling
+from replay_rl.replay import storage
 
 ADVANTAGE_EPSILON = 1e-6  # Of `advantage_magnitude`.
 _MAX_COUNT = 2**24  # Up to here, float32 has every integer.
@@ -125,6 +126,108 @@ def proportional(
   return jnp.where(is_positive_C, jnp.maximum(power_C, buffer.MIN_PRIORITY), 0)
 
 
+@constants.checked
+def inverse_age(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  exponent: Annotated[base.Scalar, constants.interval('[0, 4]')],
+) -> base.Array:
+  """(1 + age)^-exponent, with the age in learner steps.
+
+  Above an exponent of 4, the largest ages would have a weight of zero.
+  """
+  age_C = _age(state, step, 'inverse_age').astype(jnp.float32)
+  return (1.0 + age_C) ** -exponent
+
+
+@constants.checked
+def exp_reward(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  temperature: Annotated[base.Scalar, constants.TEMPERATURE],
+) -> base.Array:
+  """exp((r - max r) / temperature) of the rewards r in the buffer.
+
+  "Trajectory Balance with Asynchrony" (arXiv 2503.18929), sampling by a softmax
+  of rewards. With `sampling.largest` the highest rewards (RePO, arXiv
+  2506.09340, `highest`), and with `sampling.most_varied` the most varied ones.
+  At least `sampling.MIN_WEIGHT`, so every rollout can be drawn.
+  """
+  del step
+  rewards_C = buffer.field(state, 'rewards', 'exp_reward')
+  return _softmax(rewards_C, state.is_valid, temperature)
+
+
+@constants.checked
+def min_reward(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  limit: Annotated[base.Scalar, constants.interval('[-1e+06, 1e+06]')],
+) -> base.Array:
+  """One where the reward is at least `limit`, and else zero.
+
+  The correct rollouts, which RLEP (arXiv 2507.07451), ARPO (arXiv 2505.16282)
+  and ExGRPO (arXiv 2510.02245) replay.
+  """
+  del step
+  rewards_C = buffer.field(state, 'rewards', 'min_reward')
+  return (rewards_C >= limit).astype(jnp.float32)
+
+
+@constants.checked
+def confident(
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  temperature: Annotated[base.Scalar, constants.TEMPERATURE],
+) -> base.Array:
+  """exp((c - max c) / temperature), c the mean log-prob of a row's tokens.
+
+  ExGRPO (arXiv 2510.02245) replays the success of the lowest entropy: this with
+  `min_reward` and `sampling.largest`. The paper scores by the current policy,
+  and this by the log-probs that were recorded at generation. At least
+  `sampling.MIN_WEIGHT`, so every rollout can be drawn.
+  """
+  del step
+  # Log-probs are zero where the mask is False.
+  sums_C = storage.row_sums(
+    buffer.field(state, 'behavior_logprobs', 'confident')
+  )
+  num_tokens_C = storage.row_sums(buffer.field(state, 'loss_mask', 'confident'))
+  means_C = sums_C / jnp.maximum(num_tokens_C, 1)
+  return _softmax(means_C, state.is_valid, temperature)
+
+
+def newest_first(state: base.BufferState, step: base.Array) -> base.Array:
+  """More for later rollouts: C for the newest, C - 1 for the next newest.
+
+  With `sampling.largest` the newest rollouts, such as the `recent` ones of RePO
+  (arXiv 2506.09340).
+
+  Raises:
+    ValueError: the buffer has more slots than float32 can count.
+  """
+  del step
+  return _rank(state, buffer.insertion_age(state), 'newest_first')
+
+
+def oldest_first(state: base.BufferState, step: base.Array) -> base.Array:
+  """More for earlier rollouts: C for the oldest, C - 1 for the next oldest.
+
+  With `max_age` and `sampling.largest`, the oldest rollouts of a window of
+  ages.
+
+  Raises:
+    ValueError: the buffer has more slots than float32 can count.
+  """
+  del step
+  # The complement turns the order around.
+  return _rank(state, ~buffer.insertion_age(state), 'oldest_first')
+
+
 def never_used_first(state: base.BufferState, step: base.Array) -> base.Array:
   """Puts slots that were never sampled before all others, in random order.
 
@@ -146,7 +249,8 @@ def newest_unused(state: base.BufferState, step: base.Array) -> base.Array:
     ValueError: the buffer has more slots than float32 can count.
   """
   del step
-  return _rank_of_unused(state, buffer.insertion_age(state), 'newest_unused')
+  rank_C = _rank(state, buffer.insertion_age(state), 'newest_unused')
+  return jnp.where(state.times_sampled == 0, rank_C, 0.0)
 
 
 def oldest_unused(state: base.BufferState, step: base.Array) -> base.Array:
@@ -158,8 +262,8 @@ def oldest_unused(state: base.BufferState, step: base.Array) -> base.Array:
     ValueError: the buffer has more slots than float32 can count.
   """
   del step
-  # The complement turns the order around.
-  return _rank_of_unused(state, ~buffer.insertion_age(state), 'oldest_unused')
+  rank_C = _rank(state, ~buffer.insertion_age(state), 'oldest_unused')
+  return jnp.where(state.times_sampled == 0, rank_C, 0.0)
 
 
 def product(*weight_rules: base.WeightRule) -> base.WeightRule:
@@ -206,21 +310,28 @@ def _multiply(
   return jnp.where(is_eligible_C, product_C, 0.0)
 
 
-def _rank_of_unused(
+def _softmax(
+  values_C: base.Array, is_valid_C: base.Array, temperature: base.Scalar
+) -> base.Array:
+  """Returns exp(value / temperature), 1 for the largest of the valid slots."""
+  largest = jnp.max(jnp.where(is_valid_C, values_C, -jnp.inf))
+  gaps_C = jnp.where(is_valid_C, values_C - largest, 0.0)
+  return jnp.maximum(jnp.exp(gaps_C / temperature), sampling.MIN_WEIGHT)
+
+
+def _rank(
   state: base.BufferState, keys_C: base.Array, reader: str
 ) -> base.Array:
-  """Returns C for the smallest key, 1 for the largest, and 0 for used slots."""
+  """Returns `[C]` float32, C for the smallest key, C - 1 for the next one."""
   capacity = keys_C.shape[0]
   if capacity > _MAX_COUNT:
     raise ValueError(
       f'replay.capacity = {capacity}: must be at most {_MAX_COUNT} for {reader}'
     )
+  keys_C = jnp.where(state.is_valid, keys_C, constants.MAX_INT32)
   order_C = jnp.argsort(keys_C, descending=True)
   rank_C = jnp.zeros((capacity,), jnp.float32)
-  rank_C = rank_C.at[order_C].set(
-    jnp.arange(1, capacity + 1, dtype=jnp.float32)
-  )
-  return jnp.where(state.times_sampled == 0, rank_C, 0.0)
+  return rank_C.at[order_C].set(jnp.arange(1, capacity + 1, dtype=jnp.float32))
 
 
 def _age(state: base.BufferState, step: base.Array, reader: str) -> base.Array:

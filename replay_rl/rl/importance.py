@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import chex
+import jax
 import jax.numpy as jnp
 
 from replay_rl import base
@@ -98,7 +99,10 @@ def effective_sample_size(
 
 @constants.checked
 def per_importance_weights(
-  batch: base.Batch, *, exponent: Annotated[base.Scalar, constants.FRACTION]
+  batch: base.Batch,
+  step: base.Array,
+  *,
+  exponent: Annotated[base.Scalar, constants.FRACTION],
 ) -> base.Array:
   """Returns the row weights that undo the bias of prioritized sampling.
 
@@ -108,12 +112,14 @@ def per_importance_weights(
 
   Args:
     batch: its `probs` are the P of the drawn rows.
+    step: `[]` int32, learner step, not used.
     exponent: beta; 1 undoes the bias in full, 0 not at all.
 
   Returns:
     `[B]` float in [0, 1]: 1 for a valid row that was not drawn, such as a fresh
     one; 0 for a row that is not valid.
   """
+  del step
   probs, is_valid = batch.probs, batch.is_valid
   chex.assert_rank([probs, is_valid], 1)
   chex.assert_equal_shape([probs, is_valid])
@@ -124,3 +130,32 @@ def per_importance_weights(
   weights_B = (jnp.min(probs_B, initial=1.0) / probs_B) ** exponent
   weights_B = jnp.where(is_drawn_B, weights_B, 1.0)
   return jnp.where(is_valid, weights_B, 0.0)
+
+
+@constants.checked
+def annealed_per_importance_weights(
+  batch: base.Batch,
+  step: base.Array,
+  *,
+  start: Annotated[base.Scalar, constants.FRACTION],
+  end: Annotated[base.Scalar, constants.FRACTION],
+  num_steps: Annotated[int | jax.Array, constants.interval('[1, inf)')],
+) -> base.Array:
+  """Returns `per_importance_weights` with an exponent that is annealed.
+
+  Prioritized Experience Replay, https://arxiv.org/abs/1511.05952, section 3.4:
+  beta goes from 0.4 to 1, linearly, because the bias matters most at the end.
+
+  Args:
+    batch: its `probs` are the P of the drawn rows.
+    step: `[]` int32, learner step.
+    start: beta at step 0.
+    end: beta from step `num_steps` on.
+    num_steps: learner steps from `start` to `end`.
+
+  Returns:
+    `[B]` float in [0, 1].
+  """
+  progress = jnp.minimum(step / num_steps, 1.0)
+  exponent = start + (end - start) * progress
+  return per_importance_weights(batch, step, exponent=exponent)

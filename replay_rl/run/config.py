@@ -135,7 +135,7 @@ class Replay:
   capacity: Count  # Rollouts, including those of the current iteration.
   batch_size: OptionalCount  # Rollouts per update.
   updates_per_iteration: OptionalPositive  # 2.5: two and three in turn.
-  compose: str  # A function of replay.compose.
+  compose: str  # A function of replay.compose or replay.compose_groups.
   weights: OptionalStr  # Product of functions of replay.weights.
   draw: OptionalStr  # A function of replay.sampling.
   keep: str  # 'ring()' keeps the newest; or a function of replay.keep.
@@ -149,6 +149,8 @@ class Loss:
   """What an update minimises."""
 
   advantage: str  # A function of rl.advantages.
+  # Of rl.batch_advantages; None: those of the generation.
+  batch_advantage: OptionalStr
   # Of rl.losses, rl.corrections and rl.penalties, joined by +, which adds them.
   policy: str
   normalizer: str  # A normalizer of rl.losses.

@@ -288,7 +288,12 @@ def learn(
     batch = microbatches.padded(
       batch, num_microbatches=parts.num_microbatches, capacity=parts.capacity
     )
-    batch = batch._replace(rollouts=mesh.split_rows(batch.rollouts))
+    rollouts = batch.rollouts
+    if functions.batch_advantage_fn is not None:
+      rollouts = rollouts._replace(
+        advantages=functions.batch_advantage_fn(batch)
+      )
+    batch = batch._replace(rollouts=mesh.split_rows(rollouts))
     learner, batch, outcome, status = _update(
       learner, batch, clock, parts, functions.update, proximal_params
     )

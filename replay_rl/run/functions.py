@@ -10,12 +10,14 @@ from typing import Any
 from replay_rl import choices
 from replay_rl.replay import collected
 from replay_rl.replay import compose
+from replay_rl.replay import compose_groups
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
 from replay_rl.replay import prompt_weights
 from replay_rl.replay import sampling
 from replay_rl.replay import weights
 from replay_rl.rl import advantages
+from replay_rl.rl import batch_advantages
 from replay_rl.rl import corrections
 from replay_rl.rl import gates
 from replay_rl.rl import importance
@@ -81,12 +83,20 @@ KINDS = {
   'draw': ('replay.draw', _kind(sampling, 'rng_key', 'weights', 'num_draws')),
   'compose': (
     'replay.compose',
-    _kind(compose, 'state', 'fresh', 'rng_key', 'step', others=(collected,)),
+    _kind(
+      compose,
+      *('state', 'fresh', 'rng_key', 'step'),
+      others=(compose_groups, collected),
+    ),
   ),
   'feedback': ('replay.feedback', _kind(feedback, 'batch', 'outcome')),
   'advantage': (
     'loss.advantage',
     _kind(advantages, 'rewards', 'group_id', without=('group_has_variance',)),
+  ),
+  'batch_advantage': (
+    'loss.batch_advantage',
+    _kind(batch_advantages, 'batch'),
   ),
   'loss': (
     'loss.policy',
@@ -100,7 +110,7 @@ KINDS = {
   ),
   'statistics': ('loss.statistics', _kind(statistics, 'inputs')),
   'normalizer': ('loss.normalizer', _kind(losses, 'loss_mask')),
-  'row_weights': ('loss.row_weights', _kind(importance, 'batch')),
+  'row_weights': ('loss.row_weights', _kind(importance, 'batch', 'step')),
   'gate': ('optimizer.gate', _kind(gates)),
   'optimizer': ('optimizer.transform', _kind(optimizers, 'learning_rate')),
   'schedule': ('schedule', _kind(schedule, 'iteration')),
@@ -155,6 +165,7 @@ def choose(
   for field, (chooser, keyword) in OFFERED.items():
     offered.setdefault(chooser, {})[keyword] = values[field]
   num_fresh = config.sampler.num_prompts * config.sampler.group_size
+  offered['replay.compose']['group_size'] = config.sampler.group_size
   offered['schedule'] |= {
     'mu': config.mu,
     'batch_size': config.replay.batch_size,
@@ -277,6 +288,7 @@ def bind(
       draw=bound('replay.draw'),
       batch_size=config.replay.batch_size,
     ),
+    batch_advantage_fn=bound('loss.batch_advantage'),
     keep_rule=bound('replay.keep'),
     feedback_fn=bound('replay.feedback'),
   )

@@ -284,7 +284,7 @@ def _rows(
   weights_BT = functions.normalizer_fn(mask_BT)
   row_weights_B = jnp.ones(batch.is_valid.shape)
   if functions.row_weight_fn is not None:
-    row_weights_B = functions.row_weight_fn(batch)
+    row_weights_B = functions.row_weight_fn(batch, step)
     weights_BT *= row_weights_B[:, None]
   rows = _Rows(
     tokens=rollouts.tokens,

@@ -62,6 +62,11 @@ def of_update(
   last_sampled_B = state.last_sampled.at[batch.slots].get(
     mode='fill', fill_value=-1
   )
+  # Rows that are in no slot are no repeats of each other.
+  num_rows, capacity = batch.slots.shape[0], state.is_valid.shape[0]
+  slots_B = jnp.where(
+    batch.slots < capacity, batch.slots, capacity + jnp.arange(num_rows)
+  )
   of_tokens = {}
   if rollouts.token_versions is not None:
     of_tokens['staleness/tokens'] = _mean(
@@ -113,7 +118,7 @@ def of_update(
         age_B, batch.is_valid, num_bins=num_bins
       ),
       'histogram/steps_since_last_use': histograms.steps_since_last_use(
-        last_sampled_B, batch.slots, batch.is_valid, step, num_bins=num_bins
+        last_sampled_B, slots_B, batch.is_valid, step, num_bins=num_bins
       ),
     },
   )

@@ -13,6 +13,8 @@ from replay_rl.run import config as config_lib
 
 # Terms to add to a policy loss: alone, they do not read the rewards.
 _PENALTIES = {'reference_kl', 'behavior_kl'}
+# Functions of replay.compose that use all draws, and not only the first ones.
+_WHOLE_DRAWS = ('same_prompt', 'fresh_first', 'pure_buffer')
 _UNUSED = ('newest_unused', 'oldest_unused')
 
 
@@ -40,6 +42,17 @@ def check(
     *('loss.policy', 'tba', 'loss.advantage', ('group_mean_baseline',)),
     reason='its beta is in units of reward, and its baseline is the mean '
     'reward of the group',
+  )
+  for name in 'asymre', 'tba':
+    _check_needed(
+      chosen,
+      *('loss.policy', name, 'loss.batch_advantage', ('None',)),
+      reason='it needs the mean reward of the group at generation',
+    )
+  _check_needed(
+    chosen,
+    *('replay.draw', 'most_varied', 'replay.compose', _WHOLE_DRAWS),
+    reason='its first draws are not the most varied ones of their number',
   )
   _check_needed(
     chosen,

@@ -93,6 +93,8 @@ class Functions(NamedTuple):
   update: the functions of an update.
   advantage_fn: compares the rewards of a group.
   compose_fn: makes the batch of an update.
+  batch_advantage_fn: compares the rows of a batch; None leaves the advantages
+    of the generation.
   keep_rule: scores the slots that an insert may overwrite; None overwrites the
     oldest rollout.
   feedback_fn: new priorities of the rows of an update; None changes none.
@@ -103,6 +105,7 @@ class Functions(NamedTuple):
   update: learner_lib.UpdateFunctions
   advantage_fn: base.AdvantageFn
   compose_fn: base.ComposeFn
+  batch_advantage_fn: base.BatchAdvantageFn | None
   keep_rule: base.KeepRule | None
   feedback_fn: base.FeedbackFn | None
 

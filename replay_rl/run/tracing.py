@@ -91,6 +91,13 @@ def check(
     ),
     batch,
   )
+  if functions.batch_advantage_fn is not None:
+    advantages = _shapes(
+      named('loss.batch_advantage'), functions.batch_advantage_fn, batch
+    )
+    _check_rows(
+      named('loss.batch_advantage'), advantages, batch.is_valid.shape[0]
+    )
   inputs = []  # Each trace of the loss appends the shapes of its inputs.
   update, loss_fn = functions.update, functions.update.loss_fn
 
@@ -197,6 +204,15 @@ def _shapes(
   except (ValueError, TypeError) as error:
     reason = ' '.join(str(error).split())  # Some of JAX have many lines.
     raise ValueError(f'{what}: must fit the run ({reason})') from error
+
+
+def _check_rows(what: str, values: base.PyTree, num_rows: int) -> None:
+  """Raises ValueError if a function does not return one float32 of each row."""
+  shape, dtype = getattr(values, 'shape', ()), getattr(values, 'dtype', None)
+  if shape != (num_rows,) or dtype != jnp.float32:
+    raise ValueError(
+      f'{what}: must return float32[{num_rows}], not {dtype}{list(shape)}'
+    )
 
 
 def _reads(function: Callable, record: base.PyTree, field: str) -> bool:

@@ -43,7 +43,10 @@ _NUMBERS = (
   *(-1, -(2**31), 10**11, 10**30, 10**400, -(10**400)),
 )
 _OTHER = (None, True, False, '', 'abc', '1', (), [1], {}, {'a': 1}, 1j, b'x')
-_GIVEN = {keyword for _, keyword in functions.OFFERED.values()} | {'num_fresh'}
+_GIVEN = {keyword for _, keyword in functions.OFFERED.values()} | {
+  'num_fresh',
+  'group_size',
+}
 # Sizes of what fits a test, for ranges that reach further.
 _SMALL = 12
 

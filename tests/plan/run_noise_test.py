@@ -194,6 +194,10 @@ class RefusalTest(parameterized.TestCase):
       'loss.row_weights',
       {'loss__row_weights': 'per_importance_weights(exponent=0.4)'},
     ),
+    (
+      'loss.batch_advantage',
+      {'loss__batch_advantage': 'joint(eps=1e-6)'},
+    ),
   )
   def test_a_gradient_of_the_batch(self, field, changes):
     folder = self._recorded(**changes)

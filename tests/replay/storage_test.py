@@ -114,7 +114,11 @@ class RowsTest(parameterized.TestCase):
       )
       assert_same_bits(after, expected)
       drawn = jax.jit(storage.read_rows)(after, slots[::-1])
+      sums = jax.jit(storage.row_sums)(after['int32'])
     assert_same_bits(drawn, read(expected, slots[::-1]))
+    assert_same_bits(sums, np.sum(expected['int32'], axis=1, dtype=np.int32))
+    self.assertTrue(sums.sharding.is_fully_replicated)
+    self.assertEqual(sums.sharding.memory_kind, 'device')
     # Shards hold their own slots only; the batch is split if it can be.
     for name, leaf in after.items():
       parts = num_shards if leaf.ndim > 1 else 1

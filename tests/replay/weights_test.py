@@ -90,6 +90,58 @@ class WeightTest(parameterized.TestCase):
     state = buffers.filled(4, 4, policy_version=[10, 6, 2, 8])
     self.assert_weights(rule, state, [1, 0.5, 0.25, 2**-0.5])
 
+  @parameterized.parameters(
+    (0, [1, 1, 1]), (1, [1, 0.5, 0.125]), (2, [1, 0.25, 1 / 64])
+  )
+  def test_inverse_age_is_a_power_of_one_plus_the_age(self, exponent, expected):
+    rule = functools.partial(weights.inverse_age, exponent=exponent)
+    state = buffers.filled(3, 3, policy_version=[10, 9, 3])
+    self.assert_weights(rule, state, expected)
+
+  def test_the_largest_age_and_exponent_leave_a_weight_that_can_be_drawn(self):
+    rule = functools.partial(weights.inverse_age, exponent=4)
+    state = buffers.filled(1, 1, policy_version=[10 - 2**31 + 1])
+    weight = jax.jit(rule)(state, STEP)
+    np.testing.assert_allclose(weight, [2.0**-124], rtol=1e-5)
+
+  def test_exp_reward_is_a_softmax_of_rewards(self):
+    rule = functools.partial(weights.exp_reward, temperature=0.5)
+    state = buffers.filled(3, 3, rewards=[1, 0, -1])
+    self.assert_weights(rule, state, [1, np.exp(-2), np.exp(-4)])
+    # The slot of the largest reward is empty, and the next one counts.
+    state = buffers.with_empty(state, 0)
+    self.assert_weights(rule, state, [1, 1, np.exp(-2)])
+
+  def test_exp_reward_neither_overflows_nor_loses_a_rollout(self):
+    rule = functools.partial(weights.exp_reward, temperature=0.001)
+    state = buffers.filled(3, 3, rewards=[1e6, 1e6 - 0.0625, -1e6])
+    expected = [1, np.exp(-62.5), sampling.MIN_WEIGHT]
+    self.assert_weights(rule, state, expected, rtol=1e-5)
+    self.assert_weights(rule, buffers.make_state(3), [1, 1, 1])
+
+  def test_min_reward_is_inclusive(self):
+    rule = functools.partial(weights.min_reward, limit=0.5)
+    state = buffers.filled(4, 4, rewards=[1, 0.5, 0.25, -1])
+    self.assert_weights(rule, state, [1, 1, 0, 0])
+
+  def test_confident_is_a_softmax_of_mean_logprobs_of_sampled_tokens(self):
+    state = buffers.filled(
+      4,
+      4,
+      behavior_logprobs=[[0, -1, -2], [0, 0, -0.5], [-1, -2, -6], [0, 0, 0]],
+      loss_mask=[[0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 0, 0]],
+    )
+    rule = functools.partial(weights.confident, temperature=0.5)
+    # The means are -1.5, -0.5 and -3; the last row has no token.
+    expected = np.exp(2 * np.array([-1.5, -0.5, -3.0, 0]))
+    self.assert_weights(rule, state, expected)
+    state = buffers.with_empty(state, 3)
+    expected = np.exp([-2.0, 0, -5, 0])
+    self.assert_weights(rule, state, expected)
+    rule = functools.partial(weights.confident, temperature=0.001)
+    expected = [sampling.MIN_WEIGHT, 1, sampling.MIN_WEIGHT, 1]
+    self.assert_weights(rule, state, expected)
+
   def test_max_age_is_inclusive(self):
     rule = functools.partial(weights.max_age, limit=3)
     state = buffers.filled(4, 4, policy_version=[10, 8, 7, 6])
@@ -170,18 +222,34 @@ class WeightTest(parameterized.TestCase):
     )
     self.assert_weights(weights.newest_unused, state, [4, 1, 2, 3])
     self.assert_weights(weights.oldest_unused, state, [1, 4, 3, 2])
+    self.assert_weights(weights.newest_first, state, [4, 1, 2, 3])
+    self.assert_weights(weights.oldest_first, state, [1, 4, 3, 2])
     # One slot was sampled twice, and one once.
     state = buffer.mark_sampled(state, jnp.int32([2, 2, 3]), STEP)
     self.assert_weights(weights.newest_unused, state, [4, 1, 0, 0])
     self.assert_weights(weights.oldest_unused, state, [1, 4, 0, 0])
+    self.assert_weights(weights.newest_first, state, [4, 1, 2, 3])
+    self.assert_weights(weights.oldest_first, state, [1, 4, 3, 2])
 
-  @parameterized.parameters(weights.newest_unused, weights.oldest_unused)
-  def test_more_slots_than_float32_counts_raise(self, rule):
+  def test_empty_slots_are_behind_all_others_in_an_order(self):
+    state = buffers.with_empty(buffers.filled(6, 4), 1)
+    for rule, expected in [
+      (weights.newest_first, [4, 5, 6]),
+      (weights.oldest_first, [6, 5, 4]),
+    ]:
+      weights_C = np.asarray(jax.jit(rule)(state, STEP))
+      np.testing.assert_array_equal(weights_C[[0, 2, 3]], expected)
+
+  @parameterized.parameters(
+    *('newest_unused', 'oldest_unused', 'newest_first', 'oldest_first')
+  )
+  def test_more_slots_than_float32_counts_raise(self, name):
     state = jax.eval_shape(lambda: buffers.make_state(2**24 + 1))
     with self.assertRaisesRegex(
-      ValueError, '^replay.capacity = 16777217: must be at most 16777216'
+      ValueError,
+      f'^replay.capacity = 16777217: must be at most 16777216 for {name}$',
     ):
-      jax.eval_shape(rule, state, STEP)
+      jax.eval_shape(getattr(weights, name), state, STEP)
 
   def test_product_multiplies_any_number_of_rules(self):
     state = buffers.filled(
@@ -245,6 +313,11 @@ class WeightTest(parameterized.TestCase):
       weights.product()
 
   @parameterized.parameters(
+    ('inverse_age', 'exponent', -1, r'in \[0, 4\]'),
+    ('inverse_age', 'exponent', 5, r'in \[0, 4\]'),
+    ('exp_reward', 'temperature', 0, r'in \[0.001, 1000\]'),
+    ('confident', 'temperature', 0, r'in \[0.001, 1000\]'),
+    ('min_reward', 'limit', float('inf'), r'in \[-1e\+06, 1e\+06\]'),
     ('newest', 'count', 0, r'in \[1, inf\)'),
     ('recency', 'half_life', 0, r'in \(0, inf\)'),
     ('recency', 'half_life', float('nan'), r'in \(0, inf\)'),
@@ -266,6 +339,10 @@ class WeightTest(parameterized.TestCase):
     ('age', 'policy_version', {}),
     ('recency', 'policy_version', {'half_life': 1.0}),
     ('max_age', 'policy_version', {'limit': 1}),
+    ('inverse_age', 'policy_version', {'exponent': 1.0}),
+    ('exp_reward', 'rewards', {'temperature': 1.0}),
+    ('min_reward', 'rewards', {'limit': 1.0}),
+    ('confident', 'behavior_logprobs', {'temperature': 1.0}),
     ('advantage_magnitude', 'advantages', {'exponent': 1.0}),
   )
   def test_a_field_that_is_not_stored_is_named_with_its_rule(
@@ -296,4 +373,23 @@ class WeightTest(parameterized.TestCase):
       jax.jit(jax.vmap(all_rules))(jnp.array([1.0, 4.0])),
       [[0, 0], [256, 0.5 / 256]],
       rtol=1e-5,
+    )
+
+  @parameterized.parameters(
+    ('inverse_age', 'exponent'),
+    ('exp_reward', 'temperature'),
+    ('min_reward', 'limit'),
+    ('confident', 'temperature'),
+  )
+  def test_a_traced_constant_gives_what_the_number_gives(self, name, constant):
+    state = buffers.filled(2, 2, policy_version=[10, 6], rewards=[1, 4])
+    rule = getattr(weights, name)
+
+    def all_weights(value):
+      return rule(state, STEP, **{constant: value})
+
+    np.testing.assert_allclose(
+      jax.jit(jax.vmap(all_weights))(jnp.array([0.5, 2.0])),
+      [all_weights(0.5), all_weights(2.0)],
+      rtol=1e-6,
     )

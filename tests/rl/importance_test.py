@@ -124,7 +124,9 @@ class PerImportanceWeightsTest(parameterized.TestCase):
       probs=jnp.array(probs),
       num_eligible=None,
     )
-    return importance.per_importance_weights(batch, exponent=exponent)
+    return importance.per_importance_weights(
+      batch, jnp.int32(0), exponent=exponent
+    )
 
   @parameterized.parameters(
     (1.0, [0.2, 1.0, 1.0, 0.5, 0.0]),
@@ -134,6 +136,39 @@ class PerImportanceWeightsTest(parameterized.TestCase):
   def test_weights_by_hand(self, exponent, expected):
     actual = [self.weights(exponent), jax.jit(self.weights)(exponent)]
     np.testing.assert_allclose(actual, [expected] * 2, rtol=1e-6)
+
+  @parameterized.parameters(
+    # Beta goes from 0.4 to 1 in 10 steps: 0.7 after 5, and then 1 for good.
+    (0, 0.4),
+    (5, 0.7),
+    (10, 1.0),
+    (1000, 1.0),
+  )
+  def test_annealed_weights_have_the_exponent_of_their_step(self, step, beta):
+    batch = base.Batch(
+      *(None, None, jnp.array(self.IS_VALID), None, jnp.array(self.PROBS)), None
+    )
+    compute = importance.annealed_per_importance_weights
+    constants = {'start': 0.4, 'end': 1.0, 'num_steps': 10}
+    expected = self.weights(beta)
+    np.testing.assert_allclose(
+      compute(batch, jnp.int32(step), **constants), expected, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+      jax.jit(compute)(batch, jnp.int32(step), **constants), expected, rtol=1e-6
+    )
+
+  @parameterized.parameters(
+    ({'start': 1.5}, r'^start = 1.5: must be in \[0, 1\]$'),
+    ({'end': -1.0}, r'^end = -1.0: must be in \[0, 1\]$'),
+    ({'num_steps': 0}, r'^num_steps = 0: must be in \[1, inf\)$'),
+  )
+  def test_a_wrong_constant_of_annealed_weights_raises(self, wrong, message):
+    constants = {'start': 0.4, 'end': 1.0, 'num_steps': 10} | wrong
+    with self.assertRaisesRegex(ValueError, message):
+      importance.annealed_per_importance_weights(
+        None, jnp.int32(0), **constants
+      )
 
   def test_weights_equal_the_equation_for_any_number_of_slots(self):
     rng = np.random.default_rng(0)

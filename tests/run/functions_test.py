@@ -305,6 +305,7 @@ class ChooseTest(parameterized.TestCase):
   def test_what_is_none_or_a_ring_is_no_function(self):
     parts = tiny_run.parts()
     bound = parts.bind(parts.hyper)
+    self.assertIsNone(bound.batch_advantage_fn)
     self.assertIsNone(bound.keep_rule)
     self.assertIsNone(bound.feedback_fn)
     for name in 'statistics_fn', 'row_weight_fn', 'gate':

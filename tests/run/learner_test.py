@@ -11,6 +11,7 @@ from absl.testing import parameterized
 
 from replay_rl import base
 from replay_rl.rl import losses
+from replay_rl.run import learner
 from tests.run import updates
 
 
@@ -180,17 +181,20 @@ class UpdateTest(parameterized.TestCase):
 
   def test_row_weights_multiply_the_loss_of_a_row(self):
     weights = jnp.arange(8) / 4.0
+    functions = updates.make_functions(self.parts)
+    start = learner.init(self.params, functions)._replace(step=jnp.int32(2))
     state, outcome, _ = updates.update(
       self.parts,
       self.params,
       self.rollouts,
       probs=weights,
       num_microbatches=2,
-      row_weight_fn=lambda batch: batch.probs,
+      start=start,
+      row_weight_fn=lambda batch, step: batch.probs * step,
     )
     # The surrogate is linear in the advantage.
     scaled = self.rollouts._replace(
-      advantages=self.rollouts.advantages * weights
+      advantages=self.rollouts.advantages * weights * 2
     )
     expected, expected_outcome, _ = updates.update(
       self.parts, self.params, scaled
@@ -200,7 +204,7 @@ class UpdateTest(parameterized.TestCase):
       1e-6,
     )
     np.testing.assert_allclose(outcome.loss, expected_outcome.loss, rtol=1e-5)
-    np.testing.assert_array_equal(outcome.row_weights, weights)
+    np.testing.assert_array_equal(outcome.row_weights, 2 * weights)
 
   def test_the_loss_reads_the_age_of_a_row(self):
     def aged(inputs):

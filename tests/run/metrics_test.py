@@ -140,6 +140,13 @@ class OfUpdateTest(parameterized.TestCase):
       actual['histogram/steps_since_last_use'].tolist(), [2, 0, 0, 2]
     )
 
+  def test_each_row_without_a_slot_counts_as_a_first_use(self):
+    # Rows 1, 4 and 5 are in no slot, and that of row 0 was never used.
+    actual = _numbers(_of_update(is_valid=[True] * 6))
+    self.assertEqual(
+      actual['histogram/steps_since_last_use'].tolist(), [4, 0, 0, 0, 1, 0, 1]
+    )
+
   def test_the_age_of_tokens_leaves_out_rows_that_are_not_valid(self):
     # The first tokens have the versions of their rollouts; step 5 learns.
     versions = np.array([[5, 5], [3, 4], [5, 5], [1, 5], [5, 5], [5, 5]])

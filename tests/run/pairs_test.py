@@ -103,6 +103,37 @@ class RefusedTest(parameterized.TestCase):
         replay__updates_per_iteration=updates,
       )
 
+  @parameterized.parameters(
+    _ASYMRE,
+    {
+      'loss__policy': 'tba(beta=0.1)',
+      'loss__statistics': 'mean_reference_log_ratio()',
+    },
+  )
+  def test_a_baseline_of_the_generation_with_one_of_the_batch(self, **changes):
+    with self.assertRaisesRegex(
+      ValueError,
+      '^loss.batch_advantage = .*: must be None, because loss.policy = .*; it '
+      'needs the mean reward of the group at generation$',
+    ):
+      _build(**changes, loss__batch_advantage='joint(eps=1e-6)')
+
+  @parameterized.parameters(
+    'fresh_filled()',
+    'fresh_anchored(replay_fraction=0.5, warmup_steps=0)',
+    'fresh_anchored_groups(replay_fraction=0.5, warmup_steps=0)',
+  )
+  def test_the_most_varied_slots_where_the_first_draws_count(self, compose):
+    with self.assertRaisesRegex(
+      ValueError,
+      '^replay.compose = .*: must be same_prompt or .*, because replay.draw',
+    ):
+      _build(
+        replay__compose=compose,
+        replay__draw='most_varied()',
+        replay__batch_size=None,
+      )
+
 
 class AllowedTest(parameterized.TestCase):
   @parameterized.parameters(
@@ -117,6 +148,8 @@ class AllowedTest(parameterized.TestCase):
       'replay__compose': 'collected(max_batches=9)',
       'replay__updates_per_iteration': 1,
     },
+    {'replay__draw': 'most_varied()'},
+    {'loss__batch_advantage': 'apart(eps=1e-6)'},
     {'loss__policy': 'reinforce() + behavior_kl(coefficient=0.1)'},
     {
       'loss__policy': 'behavior_kl(coefficient=0.1) + '
