@@ -351,7 +351,7 @@ class ResumeTest(TrainTestCase):
 # The gate ends the reuse of each seed at an update of its own.
 _GATED = {
   'replay__updates_per_iteration': 5,
-  'optimizer__gate': 'gradient_gate(threshold=0.1, window=2)',
+  'optimizer__gate': 'gradient_gate(threshold=0.1, window=2, squared=False)',
 }
 
 

@@ -160,7 +160,7 @@ class GradientGateTest(parameterized.TestCase):
 
     @jax.jit
     def is_accepted(threshold):
-      gate = gates.gradient_gate(threshold=threshold, window=2)
+      gate = gates.gradient_gate(threshold=threshold, window=2, squared=False)
       proposal = proposal_of(norm=10.8, num_updates=1)
       return gate.judge(state, proposal)[0].is_accepted
 

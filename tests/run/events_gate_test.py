@@ -122,7 +122,9 @@ class ReuseTest(parameterized.TestCase):
     chex.assert_trees_all_equal(measured, expected)
 
   def test_a_gate_that_lets_all_through_is_no_gate_bit_for_bit(self):
-    runs, measured = _cycle(3, 'gradient_gate(threshold=inf, window=2)')
+    runs, measured = _cycle(
+      3, 'gradient_gate(threshold=inf, window=2, squared=False)'
+    )
     plain, plain_measured = _cycle(3, None)
     chex.assert_trees_all_equal(
       runs[3]._replace(

@@ -69,7 +69,9 @@ class PlacementTest(absltest.TestCase):
     self.assertEqual(specs.sampler.num_published, jax.P())
 
   def test_all_else_is_whole_on_every_device(self):
-    specs = _specs(optimizer__gate='gradient_gate(threshold=1.0, window=2)')
+    specs = _specs(
+      optimizer__gate='gradient_gate(threshold=1.0, window=2, squared=False)'
+    )
     self.assertIsNone(specs.sampler)
     learner = specs.learner._replace(params=None, opt_state=None)
     rest = specs.seed, specs.clock, specs.hyper, learner, specs.ledger
