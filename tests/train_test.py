@@ -93,8 +93,9 @@ class ConfigsTest(TrainTestCase):
       for name in (*configs_test.ARMS, *configs_test.WITHOUT_ARMS)
       if configs_test.experiment(name).get_config().text is None
     ]
+    # tests/configs/methods_test.py has the arms of methods.
     self.assertCountEqual(
-      in_jax, ['quickstart', 'countdown', 'modular_arithmetic']
+      in_jax, ['quickstart', 'countdown', 'modular_arithmetic', 'methods']
     )
 
 
