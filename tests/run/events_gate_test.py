@@ -144,7 +144,7 @@ def _learned(learner):
 
 
 class GradientGatingTest(parameterized.TestCase):
-  """ "When to Stop Reusing: Dynamic Gradient Gating" (arXiv 2605.19425)."""
+  """What "When to Stop Reusing" (arXiv 2605.19425) promises of its gate."""
 
   def _assert_no_gate(self, gated, plain):
     (runs, measured), (expected, expected_measured) = gated, plain
