@@ -13,7 +13,9 @@ on average.
 
 Command: python -m replay_rl.train --config=configs/methods.py:gspo \
     --workdir=runs/gspo
-Cost: COST. Result: not tuned; a test runs two iterations of every arm.
+Cost: two minutes for the four seeds of replay_uniform on 2 cores of an AMD EPYC
+VM that did other work too, and a minute once for the warm start. Result: not
+tuned; tests run two iterations of every program.
 """
 
 from typing import Any
