@@ -12,7 +12,7 @@ from replay_rl import base
 from replay_rl import constants
 from replay_rl.rl import importance
 
-_EPS = 1e-8  # Of the deviation in `gradient_gate`.
+_EPS = 1e-8  # Added to the deviation in `gradient_gate`.
 
 
 class GradientGateState(NamedTuple):

@@ -1,6 +1,5 @@
 """Tests of configs/methods.py, and of its page configs/methods.md."""
 
-import collections
 import functools
 import math
 import re
@@ -142,7 +141,6 @@ class PageTest(absltest.TestCase):
     self.rows = [
       tuple(re.findall('`(.*?)`', cell) for cell in row[2:4]) for row in rows
     ]
-    self.papers = [row[1] for row in rows]
 
   def test_each_arm_has_one_row(self):
     self.assertCountEqual(
@@ -182,13 +180,10 @@ class PageTest(absltest.TestCase):
     self.assertContainsSubset(re.findall('`(.*?)`', self.page), known)
 
   def test_a_paper_is_linked_by_its_number(self):
-    for paper in self.papers:
-      for text, number in re.findall(
-        r'\[(.*?)\]\(https://arxiv.org/abs/(.*?)\)', paper
-      ):
-        self.assertEqual(text, number)
-    numbers = collections.Counter(re.findall(r'arxiv.org/abs/', self.page))
-    self.assertGreater(sum(numbers.values()), 30)
+    links = re.findall(r'\[(\d.*?)\]\(https://arxiv.org/abs/(.*?)\)', self.page)
+    self.assertGreater(len(links), len(self.rows) - 5)  # Some have no paper.
+    for text, number in links:
+      self.assertEqual(text, number)
 
   def test_the_readme_names_arms_that_exist(self):
     readme = (configs_test.ROOT / 'README.md').read_text()
