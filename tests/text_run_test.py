@@ -42,7 +42,7 @@ class TextRunTest(absltest.TestCase):
       replay__weights='proportional(exponent=0.6)',
       replay__feedback='reweighted_advantage_magnitude()',
       loss__row_weights='per_importance_weights(exponent=0.4)',
-      optimizer__gate='gradient_gate(threshold=0.1, window=2)',
+      optimizer__gate='gradient_gate(threshold=0.1, window=2, squared=False)',
     )
     whole, parted = self.folder / 'whole', self.folder / 'parted'
     expected = train.train(config, whole)

@@ -93,8 +93,9 @@ class ConfigsTest(TrainTestCase):
       for name in (*configs_test.ARMS, *configs_test.WITHOUT_ARMS)
       if configs_test.experiment(name).get_config().text is None
     ]
+    # tests/configs/methods_test.py has the arms of methods.
     self.assertCountEqual(
-      in_jax, ['quickstart', 'countdown', 'modular_arithmetic']
+      in_jax, ['quickstart', 'countdown', 'modular_arithmetic', 'methods']
     )
 
 
@@ -360,7 +361,7 @@ class ResumeTest(TrainTestCase):
 # The gate ends the reuse of each seed at an update of its own.
 _GATED = {
   'replay__updates_per_iteration': 5,
-  'optimizer__gate': 'gradient_gate(threshold=0.1, window=2)',
+  'optimizer__gate': 'gradient_gate(threshold=0.1, window=2, squared=False)',
 }
 
 

@@ -30,7 +30,7 @@ _SMALL = {
 }
 _REUSE = {'replay.capacity': 512, 'replay.batch_size': 128}
 _SHARDED = {'data': 2, 'fsdp': 4, 'tensor': 1}
-_GRADIENT_GATE = 'gradient_gate(threshold=0.5, window=4)'
+_GRADIENT_GATE = 'gradient_gate(threshold=0.5, window=4, squared=False)'
 # Name -> (file of configs/, its arm, changes).
 CASES = {
   'on-policy': ('quickstart', 'on_policy', {'replay.capacity': 128}),

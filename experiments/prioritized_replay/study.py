@@ -98,7 +98,7 @@ ARMS = {
   ),
   'DGG': lambda num_fresh: {
     'replay.updates_per_iteration': 4,
-    'optimizer.gate': 'gradient_gate(threshold=0.3, window=10)',
+    'optimizer.gate': 'gradient_gate(threshold=0.3, window=10, squared=False)',
   },
 }
 

@@ -12,7 +12,7 @@ from replay_rl import base
 from replay_rl import constants
 from replay_rl.rl import importance
 
-_EPS = 1e-8  # Of the deviation in `gradient_gate`.
+_EPS = 1e-8  # Added to the deviation in `gradient_gate`.
 
 
 class GradientGateState(NamedTuple):
@@ -20,7 +20,8 @@ class GradientGateState(NamedTuple):
 
   differences: `[window]` float32, a ring of the latest increments of the norm.
   num_differences: `[]` int32, increments that were ever written to it.
-  previous_norm: `[]` float32, of the latest update; -1 before the first.
+  previous_norm: `[]` float32, of the latest update, or the square of it; -1
+    before the first.
   """
 
   differences: base.Array
@@ -72,6 +73,7 @@ def gradient_gate(
   *,
   threshold: Annotated[base.Scalar, constants.interval('[0, inf]')],
   window: Annotated[int, constants.interval('[2, inf)')],
+  squared: bool,
 ) -> base.Gate:
   """Returns the gate that ends the reuse of a batch as the gradient surges.
 
@@ -88,6 +90,7 @@ def gradient_gate(
   Args:
     threshold: in deviations, 0.1 to 0.5 in the paper; inf accepts all updates.
     window: number of increments d of accepted updates that z compares with.
+    squared: if True, g is the square of the norm; the paper leaves this open.
   """
 
   def init() -> GradientGateState:
@@ -101,6 +104,7 @@ def gradient_gate(
     state: GradientGateState, proposal: base.Proposal
   ) -> tuple[base.Verdict, GradientGateState]:
     norm = proposal.outcome.output_projection_grad_norm
+    norm = norm**2 if squared else norm
     difference = norm - state.previous_norm
     latest_W = state.differences
     z = (difference - jnp.mean(latest_W)) / (jnp.std(latest_W) + _EPS)

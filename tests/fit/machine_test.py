@@ -50,7 +50,9 @@ class LeastTest(parameterized.TestCase):
     {'num_seeds': 3, 'vmap_seeds': True, 'evaluation__every': 2},
     {'sampler__weight_lag': 8, 'optimizer__microbatch_rows': 4},
     {'mesh__shape': _ALL, 'mesh__buffer_memory': 'pinned_host'},
-    {'optimizer__gate': 'gradient_gate(threshold=0.1, window=5)'},
+    {
+      'optimizer__gate': 'gradient_gate(threshold=0.1, window=5, squared=False)'
+    },
   )
   def test_is_at_most_what_the_plan_expects_term_by_term(self, **changes):
     config = tiny.config(**changes)
@@ -70,7 +72,7 @@ class LeastTest(parameterized.TestCase):
       tiny.config(
         sampler__weight_lag=4,
         evaluation__every=2,
-        optimizer__gate='gradient_gate(threshold=0.1, window=5)',
+        optimizer__gate='gradient_gate(threshold=0.1, window=5, squared=False)',
       )
     )
     terms = set(least.kept).union(*least.programs.values())
@@ -103,7 +105,10 @@ class CheckTest(parameterized.TestCase):
     ({'num_seeds': 10**9}, 'optimizer state'),
     ({'model__vocab_size': 2**31 - 1, 'model__d_model': 64}, 'optimizer state'),
     (
-      {'optimizer__gate': 'gradient_gate(threshold=0.1, window=2147483647)'},
+      {
+        'optimizer__gate': 'gradient_gate(threshold=0.1, window=2147483647, '
+        'squared=False)'
+      },
       'state of the gate',
     ),
     (

@@ -169,7 +169,7 @@ class MainTest(parameterized.TestCase):
     actual = of_memory.plan(
       tiny.config(
         sampler__weight_lag=4,
-        optimizer__gate='gradient_gate(threshold=0.1, window=2)',
+        optimizer__gate='gradient_gate(threshold=0.1, window=2, squared=False)',
       ),
       device='h100',
       mesh={'data': 1, 'fsdp': 1, 'tensor': 1},

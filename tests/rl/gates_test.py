@@ -108,9 +108,11 @@ class EssScaledRateTest(parameterized.TestCase):
 
 
 class GradientGateTest(parameterized.TestCase):
-  def judged(self, norms_and_updates, *, threshold, window=2):
+  def judged(self, norms_and_updates, *, threshold, window=2, squared=False):
     """The verdicts on updates with these norms, in order, and the state."""
-    gate = gates.gradient_gate(threshold=threshold, window=window)
+    gate = gates.gradient_gate(
+      threshold=threshold, window=window, squared=squared
+    )
     judge = jax.jit(gate.judge)
     state, verdicts = gate.init(), []
     for norm, num_updates in norms_and_updates:
@@ -137,6 +139,22 @@ class GradientGateTest(parameterized.TestCase):
     self.assertEqual(int(state.num_differences), 2)
     self.assertEqual(float(state.previous_norm), 7.0)
 
+  def test_a_surge_of_the_squared_norm_by_hand(self):
+    # The squares 1, 4, 16 and 36 rise by 3, 12 and 20. The mean of the first
+    # two is 7.5 and their deviation 4.5: z = 12.5 / 4.5 = 2.778. The norms rise
+    # by 1, 2 and 2: z = 1.
+    norms = [(1.0, 0), (2.0, 1), (4.0, 2), (6.0, 3)]
+    accepted, refused = [True, False, 1.0], [False, True, 1.0]
+    for squared, z in ((True, 12.5 / 4.5), (False, 1.0)):
+      for threshold, last in ((z + 0.01, accepted), (z - 0.01, refused)):
+        verdicts, state = self.judged(
+          norms, threshold=threshold, squared=squared
+        )
+        self.assertEqual(verdicts, [accepted] * 3 + [last])
+      before = ([3.0, 12.0], 16.0) if squared else ([1.0, 2.0], 4.0)
+      np.testing.assert_allclose(state.differences, before[0], rtol=1e-6)
+      np.testing.assert_allclose(state.previous_norm, before[1], rtol=1e-6)
+
   def test_the_first_update_after_generation_is_accepted(self):
     norms = [(1.0, 0), (2.0, 1), (5.0, 2), (70.0, 0)]
     verdicts, _ = self.judged(norms, threshold=0.1)
@@ -160,17 +178,20 @@ class GradientGateTest(parameterized.TestCase):
 
     @jax.jit
     def is_accepted(threshold):
-      gate = gates.gradient_gate(threshold=threshold, window=2)
+      gate = gates.gradient_gate(threshold=threshold, window=2, squared=False)
       proposal = proposal_of(norm=10.8, num_updates=1)
       return gate.judge(state, proposal)[0].is_accepted
 
     self.assertEqual([is_accepted(x) for x in (0.39, 0.41)], [False, True])
 
   @parameterized.parameters(
-    ({'threshold': -0.1, 'window': 2}, r'threshold = -0.1: must be in \[0, in'),
-    ({'threshold': 0.1, 'window': 1}, r'window = 1: must be in \[2, inf\)'),
-    ({'threshold': 0.1, 'window': 2.0}, 'window = 2.0: must be of type int'),
+    ({'threshold': -0.1}, r'threshold = -0.1: must be in \[0, in'),
+    ({'window': 1}, r'window = 1: must be in \[2, inf\)'),
+    ({'window': 2.0}, 'window = 2.0: must be of type int'),
+    ({'squared': 1}, 'squared = 1: must be of type bool'),
   )
   def test_wrong_constants_raise(self, constants, message):
     with self.assertRaisesRegex(ValueError, f'^{message}'):
-      gates.gradient_gate(**constants)
+      gates.gradient_gate(
+        **({'threshold': 0.1, 'window': 2, 'squared': False} | constants)
+      )

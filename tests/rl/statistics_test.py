@@ -171,7 +171,7 @@ class M2poTest(parameterized.TestCase):
 
 
 # The paper's values.
-_BAPO = {
+BAPO = {
   'min_share': 0.4,
   'low_start': 0.6,
   'low_end': 0.9,
@@ -186,7 +186,7 @@ def algorithm_1(inputs, rise):
 
   Returns the bounds, and the least share: that of the start times `rise`.
   """
-  numbers = types.SimpleNamespace(**_BAPO)
+  numbers = types.SimpleNamespace(**BAPO)
   mask = inputs.loss_mask
   ratios = np.exp((inputs.logprobs - inputs.behavior_logprobs)[mask])
   advantages = np.broadcast_to(inputs.advantages[:, None], mask.shape)[mask]
@@ -222,7 +222,7 @@ class BalancedClipBoundsTest(parameterized.TestCase):
     for compute in (jax.jit, lambda function: function):
       actual = compute(
         lambda share: statistics.balanced_clip_bounds(
-          inputs, **(_BAPO | {'min_share': share})
+          inputs, **(BAPO | {'min_share': share})
         )
       )(min_share)
       np.testing.assert_allclose(actual['lowest_ratio'], low, rtol=1e-6)
@@ -237,7 +237,7 @@ class BalancedClipBoundsTest(parameterized.TestCase):
     ):
       actual = statistics.balanced_clip_bounds(
         inputs,
-        **(_BAPO | dict(min_share=min_share, high_end=1.9, high_step=0.5)),
+        **(BAPO | dict(min_share=min_share, high_end=1.9, high_step=0.5)),
       )
       np.testing.assert_allclose(actual['highest_ratio'], high, rtol=1e-6)
       np.testing.assert_allclose(actual['lowest_ratio'], low, rtol=1e-6)
@@ -253,7 +253,7 @@ class BalancedClipBoundsTest(parameterized.TestCase):
       )
       expected, min_share = algorithm_1(inputs, rise)
       actual = statistics.balanced_clip_bounds(
-        inputs, **(_BAPO | {'min_share': float(min_share)})
+        inputs, **(BAPO | {'min_share': float(min_share)})
       )
       np.testing.assert_allclose(
         (actual['lowest_ratio'], actual['highest_ratio']), expected, rtol=1e-5
@@ -263,16 +263,16 @@ class BalancedClipBoundsTest(parameterized.TestCase):
 
   def test_padding_and_rows_of_no_advantage_have_no_part(self):
     inputs = inputs_of(LOG_RATIOS, ADVANTAGES, MASK)
-    expected = statistics.balanced_clip_bounds(inputs, **_BAPO)
+    expected = statistics.balanced_clip_bounds(inputs, **BAPO)
     padded = inputs_of(
       np.vstack([np.where(MASK, LOG_RATIOS, np.inf), LOG_RATIOS + 1]),
       [*ADVANTAGES, 0.0, 0.0],
       np.vstack([MASK, MASK]),
     )
-    actual = statistics.balanced_clip_bounds(padded, **_BAPO)
+    actual = statistics.balanced_clip_bounds(padded, **BAPO)
     self.assertEqual(actual, expected)
     nothing = inputs_of(LOG_RATIOS, ADVANTAGES, np.zeros_like(MASK))
-    actual = statistics.balanced_clip_bounds(nothing, **_BAPO)
+    actual = statistics.balanced_clip_bounds(nothing, **BAPO)
     np.testing.assert_allclose(actual['lowest_ratio'], 0.6, rtol=1e-6)
 
   @parameterized.parameters(
@@ -287,7 +287,7 @@ class BalancedClipBoundsTest(parameterized.TestCase):
   def test_numbers_that_cannot_be_meant_raise(self, changes, message):
     with self.assertRaisesRegex(ValueError, message):
       statistics.balanced_clip_bounds(
-        inputs_of(LOG_RATIOS, ADVANTAGES, MASK), **(_BAPO | changes)
+        inputs_of(LOG_RATIOS, ADVANTAGES, MASK), **(BAPO | changes)
       )
 
 
@@ -323,7 +323,7 @@ class MicrobatchesTest(parameterized.TestCase):
   @parameterized.parameters(
     (
       losses.bapo,
-      functools.partial(statistics.balanced_clip_bounds, **_BAPO),
+      functools.partial(statistics.balanced_clip_bounds, **BAPO),
     ),
     (
       functools.partial(penalties.tba, beta=0.5),
@@ -370,7 +370,7 @@ class MicrobatchesTest(parameterized.TestCase):
     self.assertFalse(np.allclose(np.concatenate(parts), expected))
 
   @parameterized.parameters(
-    functools.partial(statistics.balanced_clip_bounds, **_BAPO),
+    functools.partial(statistics.balanced_clip_bounds, **BAPO),
     statistics.mean_reference_log_ratio,
   )
   def test_devices_with_a_part_of_the_rows_agree(self, statistics_fn):

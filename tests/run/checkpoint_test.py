@@ -26,7 +26,7 @@ class CheckpointTest(parameterized.TestCase):
     # Every optional part of the run is there.
     parts = tiny_run.experiment(
       sampler__weight_lag=2,
-      optimizer__gate='gradient_gate(threshold=1.0, window=2)',
+      optimizer__gate='gradient_gate(threshold=1.0, window=2, squared=False)',
       replay__num_prompts=5,
     ).parts
     params = parts.init_params_fn(jax.random.key(0))

@@ -42,9 +42,9 @@ def _seven(batch, outcome):
 
 
 @functools.cache
-def _cycle(num_iterations, gate, num_updates=5, **functions):
+def _cycle(num_iterations, gate, num_updates=5, more=(), **functions):
   """Returns the runs, one after each cycle, and what each cycle measured."""
-  changes, given = CHANGES, dict(functions)
+  changes, given = CHANGES | dict(more), dict(functions)
   if isinstance(gate, str):
     changes = changes | {'optimizer__gate': gate}
   elif gate:
@@ -121,14 +121,84 @@ class ReuseTest(parameterized.TestCase):
     chex.assert_trees_all_equal(run.buffer, plain.buffer)
     chex.assert_trees_all_equal(measured, expected)
 
-  def test_a_gate_that_lets_all_through_is_no_gate_bit_for_bit(self):
-    runs, measured = _cycle(3, 'gradient_gate(threshold=inf, window=2)')
-    plain, plain_measured = _cycle(3, None)
+
+def _gate(threshold):
+  return f'gradient_gate(threshold={threshold}, window=2, squared=False)'
+
+
+def _reusing(*, tied, num_microbatches):
+  """Changes of a run that learns from its fresh rollouts alone."""
+  return (
+    ('replay__compose', 'fresh_only()'),
+    ('replay__batch_size', None),
+    ('replay__weights', None),
+    ('replay__draw', None),
+    ('model__tied_embeddings', tied),
+    ('optimizer__num_microbatches', num_microbatches),
+  )
+
+
+def _learned(learner):
+  """What a refused update must leave as it is, with Adam's moments."""
+  return learner.params, learner.opt_state, learner.step
+
+
+class GradientGatingTest(parameterized.TestCase):
+  """What "When to Stop Reusing" (arXiv 2605.19425) promises of its gate."""
+
+  def _assert_no_gate(self, gated, plain):
+    (runs, measured), (expected, expected_measured) = gated, plain
+    last, expected = runs[-1], expected[-1]
     chex.assert_trees_all_equal(
-      runs[3]._replace(
-        learner=runs[3].learner._replace(gate_state=()),
-        hyper=plain[3].hyper,
+      last._replace(
+        learner=last.learner._replace(gate_state=()), hyper=expected.hyper
       ),
-      plain[3],
+      expected,
     )
-    chex.assert_trees_all_equal(measured, plain_measured)
+    chex.assert_trees_all_equal(measured, expected_measured)
+
+  @parameterized.parameters(
+    (), _reusing(tied=True, num_microbatches=1),
+    _reusing(tied=False, num_microbatches=2),
+  )  # fmt: skip
+  def test_an_infinite_threshold_is_no_gate_bit_for_bit(self, *more):
+    self._assert_no_gate(
+      _cycle(3, _gate('inf'), more=more), _cycle(3, None, more=more)
+    )
+
+  def test_a_single_update_is_on_policy_bit_for_bit(self):
+    more = _reusing(tied=True, num_microbatches=1)
+    gated, plain = (
+      _cycle(6, gate, num_updates=1, more=more) for gate in (_gate(0.0), None)
+    )
+    # It would have refused a later update.
+    self.assertGreater(int(gated[0][-1].learner.gate_state.num_differences), 2)
+    self._assert_no_gate(gated, plain)
+
+  @parameterized.parameters((True, 1), (False, 2))
+  def test_a_refused_update_changes_nothing(self, tied, num_microbatches):
+    more = _reusing(tied=tied, num_microbatches=num_microbatches)
+    (_, gated, *_), (measured, *_) = _cycle(4, _gate(0.0), more=more)
+    num_applied = int(gated.learner.step)
+    self.assertBetween(num_applied, 3, 4)  # The window of 2 needs three.
+    self.assertEqual(measured['updates/refused'], 1)
+    self.assertEqual(int(gated.learner.num_tried), num_applied + 1)
+    (_, plain), _ = _cycle(1, None, num_updates=num_applied, more=more)
+    chex.assert_trees_all_equal(
+      _learned(gated.learner), _learned(plain.learner)
+    )
+
+  @parameterized.parameters(True, False)
+  def test_microbatches_change_no_verdict(self, tied):
+    one, two = (
+      _cycle(4, _gate(0.0), more=_reusing(tied=tied, num_microbatches=number))
+      for number in (1, 2)
+    )
+    for first, second in zip(one[0], two[0], strict=True):
+      self.assertEqual(first.learner.step, second.learner.step)
+      self.assertEqual(first.learner.num_tried, second.learner.num_tried)
+      chex.assert_trees_all_close(
+        first.learner.gate_state, second.learner.gate_state, rtol=1e-2
+      )
+    refused = [values['updates/refused'] for values in one[1]]
+    self.assertIn(1, refused)

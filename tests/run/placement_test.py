@@ -70,7 +70,7 @@ class PlacementTest(absltest.TestCase):
 
   def test_all_else_is_whole_on_every_device(self):
     specs = _specs(
-      optimizer__gate='gradient_gate(threshold=1.0, window=2)',
+      optimizer__gate='gradient_gate(threshold=1.0, window=2, squared=False)',
       replay__num_prompts=8,
     )
     self.assertIsNone(specs.sampler)

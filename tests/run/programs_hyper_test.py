@@ -23,7 +23,7 @@ EVERYTHING = {
   'replay__keep': 'positive_bias(fraction=0.5)',
   'replay__feedback': 'reweighted_advantage_magnitude()',
   'optimizer__warmup_steps': 2,
-  'optimizer__gate': 'gradient_gate(threshold=1e9, window=2)',
+  'optimizer__gate': 'gradient_gate(threshold=1e9, window=2, squared=False)',
   'loss__policy': (
     'clipped_surrogate(clip_low=0.2, clip_high=0.2, dual_clip=None)'
   ),
