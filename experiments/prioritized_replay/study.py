@@ -77,7 +77,29 @@ def _naive(num_fresh: int) -> dict[str, Any]:
   }
 
 
+def _lagging(
+  num_fresh: int, policy: str | None, statistics: str | None
+) -> dict[str, Any]:
+  """Returns changes for weights that are eight learner steps old.
+
+  Each iteration has two updates on half of its rollouts, so that the proximal
+  policy of decoupled PPO is that before the first of the two.
+  """
+  changes = {
+    'sampler.weight_lag': 8,
+    'replay.batch_size': num_fresh // 2,
+    'replay.updates_per_iteration': 2,
+    'replay.compose': 'pure_buffer(rows_in_use=None)',
+    'replay.weights': 'oldest_unused()',
+    'replay.draw': 'largest()',
+    'loss.statistics': statistics,
+  }
+  return changes if policy is None else changes | {'loss.policy': policy}
+
+
 _BY_ADVANTAGE = 'advantage_magnitude(exponent=0.5)'
+# For RePO, which needs prompts that come back.
+_DISTINCT = {'sampler.num_distinct_prompts': 64}
 
 # Name -> rollouts of a generation -> changes.
 ARMS = {
@@ -100,6 +122,44 @@ ARMS = {
     'replay.updates_per_iteration': 4,
     'optimizer.gate': 'gradient_gate(threshold=0.3, window=10, squared=False)',
   },
+  'B by group': lambda num_fresh: (
+    _anchored(f'{_BY_ADVANTAGE} * max_age(limit=10)', num_fresh)
+    | {
+      'replay.compose': 'fresh_anchored_groups(replay_fraction=0.5, '
+      'warmup_steps=20)'
+    }
+  ),
+  'freshness PER': lambda num_fresh: {
+    'replay.capacity': _ENDLESS,
+    'replay.updates_per_iteration': 2,
+    'replay.compose': 'fresh_first()',
+    # (p exp(-age / 500))^0.6
+    'replay.weights': 'proportional(exponent=0.6) * recency(half_life=577.6)',
+    'replay.draw': 'blocked_inverse_cdf(stratified=True)',
+    'replay.feedback': 'reweighted_advantage_magnitude()',
+    'loss.row_weights': 'annealed_per_importance_weights(start=0.4, end=1.0, '
+    'num_steps=500)',
+  },
+  'GRPO, 64 prompts': lambda num_fresh: _DISTINCT,
+  'RePO, 64 prompts': lambda num_fresh: (
+    _DISTINCT
+    | {
+      'replay.capacity': _ENDLESS,
+      'replay.compose': 'same_prompt(num_replayed=8, only_failed=False)',
+      'replay.weights': 'newest_first()',
+      'replay.draw': 'largest()',
+      'loss.batch_advantage': 'apart(eps=1e-6)',
+    }
+  ),
+  'clip, lag 8': lambda num_fresh: _lagging(num_fresh, None, None),
+  'M2PO, lag 8': lambda num_fresh: _lagging(
+    num_fresh, 'm2po()', 'second_moment_cutoff(limit=0.04)'
+  ),
+  'decoupled PPO, lag 8': lambda num_fresh: _lagging(
+    num_fresh,
+    'decoupled_ppo(clip_low=0.2, clip_high=0.28, max_ratio=5.0)',
+    None,
+  ),
 }
 
 
