@@ -11,6 +11,7 @@ from typing import Any
 from configs import arms
 from configs import base_small
 from replay_rl.run import config as config_lib
+from replay_rl.sweep import cells
 
 GROUP_SIZE = base_small.GROUP_SIZE
 BUDGET = 40_000.0  # Cost units of a seed.
@@ -161,6 +162,36 @@ ARMS = {
     None,
   ),
 }
+
+
+# The best cells of the tuning sweeps: task, arm -> prompts of a generation and
+# learning rate.
+TUNED = {
+  'addition': {
+    'GRPO': (2, 0.875e-4),
+    'GRPO, 1.5 x rows': (4, 1.75e-4),
+    'naive replay': (2, 0.875e-4),
+    'anchored, uniform': (2, 0.875e-4),
+    'B': (2, 0.875e-4),
+    'B, no age limit': (2, 0.875e-4),
+    'B by group': (2, 0.875e-4),
+    'freshness PER': (2, 0.875e-4),
+  },
+}
+# More seeds resolve a smaller difference.
+_MAIN = ('GRPO', 'anchored, uniform', 'B')
+
+
+def compared(task: str) -> list[cells.Cell]:
+  """Returns a cell for each arm of `TUNED`, with seeds from 0 on."""
+  return cells.make(
+    base(task, seeds=range(8)),
+    [
+      make(name, *TUNED[task][name]) | {'num_seeds': 28 if name in _MAIN else 8}
+      for name in TUNED[task]
+    ],
+    named_by=['name'],
+  )
 
 
 def make(name: str, num_prompts: int, rate: float) -> dict[str, Any]:
