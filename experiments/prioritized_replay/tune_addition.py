@@ -24,7 +24,11 @@ def tuning(
       for num_prompts in PROMPTS
       for rate in rates
     ],
-    named_by=['name', 'sampler.num_prompts', 'optimizer.learning_rate'],
+    named_by=[
+      *(['name'] if len(arms) > 1 else []),
+      'sampler.num_prompts',
+      'optimizer.learning_rate',
+    ],
   )
 
 
