@@ -206,8 +206,8 @@ class LearnerState(NamedTuple):
   step: `[]` int32, number of updates that changed the weights.
   num_tried: `[]` int32, number of all updates, including those that a gate
     refused and those without a valid row.
-  num_empty_in_a_row: `[]` int32, updates without a valid row since the last one
-    with a valid row.
+  num_empty_in_a_row: `[]` int32, generations whose first update had no valid
+    row, since the last update with one.
   """
 
   params: PyTree

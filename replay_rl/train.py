@@ -135,7 +135,7 @@ def train(
       the folder cannot be used.
     stopping.DivergedError: a reward, loss, gradient or weight is not finite.
     durable.WriteError: a file cannot be written.
-    stopping.EmptyUpdatesError: too many updates in a row had no valid row.
+    stopping.EmptyUpdatesError: too many generations in a row gave no valid row.
     SystemExit: after a signal of `stopping.SIGNALS`, with 128 + its number.
   """
   with contextlib.ExitStack() as stack:

@@ -93,16 +93,17 @@ class UserFunctionsTest(train_test.TrainTestCase):
     workdir = self.workdir()
     with self.assertRaisesRegex(
       stopping.EmptyUpdatesError,
-      '^empty updates in a row = 10: must be below 10; replay.weights = '
+      '^generations in a row without a valid row = 10: must be below 10; '
+      'replay.weights = '
       "'my_rules:nothing\\(\\)' gives no stored rollout a positive weight",
     ):
       train.train(
-        tiny.config(num_iterations=9),
+        tiny.config(num_iterations=12),
         workdir,
         weights=self.rules.nothing,
       )
     lines = train_test.read_lines(workdir)
-    self.assertLen(lines, 5)  # Of two updates each.
+    self.assertLen(lines, 10)  # Of two updates each.
     for line in lines:
       self.assertEqual(line['updates/empty'], 2)
       self.assertEqual(line['updates/applied'], 0)

@@ -11,6 +11,7 @@ from typing import Any
 from configs import arms
 from configs import base_small
 from replay_rl.run import config as config_lib
+from replay_rl.sweep import cells
 
 GROUP_SIZE = base_small.GROUP_SIZE
 BUDGET = 40_000.0  # Cost units of a seed.
@@ -77,7 +78,29 @@ def _naive(num_fresh: int) -> dict[str, Any]:
   }
 
 
+def _lagging(
+  num_fresh: int, policy: str | None, statistics: str | None
+) -> dict[str, Any]:
+  """Returns changes for weights that are eight learner steps old.
+
+  Each iteration has two updates on half of its rollouts, so that the proximal
+  policy of decoupled PPO is that before the first of the two.
+  """
+  changes = {
+    'sampler.weight_lag': 8,
+    'replay.batch_size': num_fresh // 2,
+    'replay.updates_per_iteration': 2,
+    'replay.compose': 'pure_buffer(rows_in_use=None)',
+    'replay.weights': 'oldest_unused()',
+    'replay.draw': 'largest()',
+    'loss.statistics': statistics,
+  }
+  return changes if policy is None else changes | {'loss.policy': policy}
+
+
 _BY_ADVANTAGE = 'advantage_magnitude(exponent=0.5)'
+# For RePO, which needs prompts that come back.
+_DISTINCT = {'sampler.num_distinct_prompts': 64}
 
 # Name -> rollouts of a generation -> changes.
 ARMS = {
@@ -100,7 +123,75 @@ ARMS = {
     'replay.updates_per_iteration': 4,
     'optimizer.gate': 'gradient_gate(threshold=0.3, window=10, squared=False)',
   },
+  'B by group': lambda num_fresh: (
+    _anchored(f'{_BY_ADVANTAGE} * max_age(limit=10)', num_fresh)
+    | {
+      'replay.compose': 'fresh_anchored_groups(replay_fraction=0.5, '
+      'warmup_steps=20)'
+    }
+  ),
+  'freshness PER': lambda num_fresh: {
+    'replay.capacity': _ENDLESS,
+    'replay.updates_per_iteration': 2,
+    'replay.compose': 'fresh_first()',
+    # (p exp(-age / 500))^0.6
+    'replay.weights': 'proportional(exponent=0.6) * recency(half_life=577.6)',
+    'replay.draw': 'blocked_inverse_cdf(stratified=True)',
+    'replay.feedback': 'reweighted_advantage_magnitude()',
+    'loss.row_weights': 'annealed_per_importance_weights(start=0.4, end=1.0, '
+    'num_steps=500)',
+  },
+  'GRPO, 64 prompts': lambda num_fresh: _DISTINCT,
+  'RePO, 64 prompts': lambda num_fresh: (
+    _DISTINCT
+    | {
+      'replay.capacity': _ENDLESS,
+      'replay.compose': 'same_prompt(num_replayed=8, only_failed=False)',
+      'replay.weights': 'newest_first()',
+      'replay.draw': 'largest()',
+      'loss.batch_advantage': 'apart(eps=1e-6)',
+    }
+  ),
+  'clip, lag 8': lambda num_fresh: _lagging(num_fresh, None, None),
+  'M2PO, lag 8': lambda num_fresh: _lagging(
+    num_fresh, 'm2po()', 'second_moment_cutoff(limit=0.04)'
+  ),
+  'decoupled PPO, lag 8': lambda num_fresh: _lagging(
+    num_fresh,
+    'decoupled_ppo(clip_low=0.2, clip_high=0.28, max_ratio=5.0)',
+    None,
+  ),
 }
+
+
+# The best cells of the tuning sweeps: task, arm -> prompts of a generation and
+# learning rate.
+TUNED = {
+  'addition': {
+    'GRPO': (2, 0.875e-4),
+    'GRPO, 1.5 x rows': (4, 1.75e-4),
+    'naive replay': (2, 0.875e-4),
+    'anchored, uniform': (2, 0.875e-4),
+    'B': (2, 0.875e-4),
+    'B, no age limit': (2, 0.875e-4),
+    'B by group': (2, 0.875e-4),
+    'freshness PER': (2, 0.875e-4),
+  },
+}
+# More seeds resolve a smaller difference.
+_MAIN = ('GRPO', 'anchored, uniform', 'B')
+
+
+def compared(task: str) -> list[cells.Cell]:
+  """Returns a cell for each arm of `TUNED`, with seeds from 0 on."""
+  return cells.make(
+    base(task, seeds=range(8)),
+    [
+      make(name, *TUNED[task][name]) | {'num_seeds': 28 if name in _MAIN else 8}
+      for name in TUNED[task]
+    ],
+    named_by=['name'],
+  )
 
 
 def make(name: str, num_prompts: int, rate: float) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from experiments.prioritized_replay import study
 from replay_rl.sweep import cells
 
 PROMPTS = (2, 4)
-RATES = (0.4375e-4, 0.875e-4, 1.75e-4, 3.5e-4)
+RATES = (0.4375e-4, 0.875e-4, 1.75e-4)
 
 
-def tuning(task: str, arms: tuple[str, ...]) -> list[cells.Cell]:
+def tuning(
+  task: str, arms: tuple[str, ...], rates: tuple[float, ...] = RATES
+) -> list[cells.Cell]:
   """Returns a cell for each arm, batch and rate."""
   return cells.make(
     study.base(task, seeds=study.TUNING_SEEDS),
@@ -20,9 +22,13 @@ def tuning(task: str, arms: tuple[str, ...]) -> list[cells.Cell]:
       study.make(name, num_prompts, rate)
       for name in arms
       for num_prompts in PROMPTS
-      for rate in RATES
+      for rate in rates
     ],
-    named_by=['name', 'sampler.num_prompts', 'optimizer.learning_rate'],
+    named_by=[
+      *(['name'] if len(arms) > 1 else []),
+      'sampler.num_prompts',
+      'optimizer.learning_rate',
+    ],
   )
 
 

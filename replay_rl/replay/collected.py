@@ -11,7 +11,8 @@ from replay_rl.replay import buffer
 from replay_rl.replay import compose
 from replay_rl.replay import sampling
 
-# A waiting update is empty, and `stopping` ends a run at 10 of them in a row.
+# A waiting update is empty, and `stopping` ends a run after 10 generations in a
+# row that have nothing else.
 MAX_BATCHES = 9
 
 

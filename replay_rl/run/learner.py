@@ -150,6 +150,8 @@ def update(
     has_row_grad_norms=has_row_grad_norms,
   )
   is_empty = ~jnp.any(batch.is_valid)
+  # More updates on the same rollouts often have the same rows, and say no more.
+  is_first = jnp.asarray(num_updates_since_fresh) == 0
   is_accepted, ends_reuse = jnp.ones((), bool), jnp.zeros((), bool)
   rate_scale, gate_state = None, state.gate_state
   if functions.gate is not None:
@@ -178,7 +180,9 @@ def update(
     gate_state=gate_state,
     step=state.step + is_applied,
     num_tried=state.num_tried + 1,
-    num_empty_in_a_row=jnp.where(is_empty, state.num_empty_in_a_row + 1, 0),
+    num_empty_in_a_row=jnp.where(
+      is_empty, state.num_empty_in_a_row + is_first, 0
+    ),
   )
   status = Status(is_applied, is_empty, ~is_accepted & ~is_empty, ends_reuse)
   return new_state, outcome, status

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from replay_rl import choices
-from replay_rl.replay import collected
 from replay_rl.run import config as config_lib
 
 # Terms to add to a policy loss: alone, they do not read the rewards.
@@ -25,7 +24,6 @@ def check(
   _check_stop(config, chosen)
   _check_truncation(config, chosen)
   _check_penalties(chosen)
-  _check_wait(config, chosen)
   _check_needed(
     chosen,
     *('replay.weights', 'never_used_first', 'replay.draw', ('gumbel_top_k',)),
@@ -128,23 +126,6 @@ def _check_penalties(chosen: Mapping[str, choices.Choice]) -> None:
     raise ValueError(
       f'loss.policy = {chosen["loss.policy"].text!r}: must have a loss that '
       'reads the advantages beside its penalties'
-    )
-
-
-def _check_wait(
-  config: config_lib.Config, chosen: Mapping[str, choices.Choice]
-) -> None:
-  """Raises ValueError if a run would stop while its updates wait."""
-  updates = config.replay.updates_per_iteration
-  if updates is None or 'collected' not in _names(chosen, 'replay.compose'):
-    return
-  max_batches = chosen['replay.compose'].scalars['max_batches']
-  most = collected.MAX_BATCHES
-  if max_batches * updates > most:
-    raise ValueError(
-      f'replay.compose.max_batches = {max_batches}: must be at most {most} / '
-      f'replay.updates_per_iteration = {most / updates:g}, because the updates '
-      f'that wait are empty, and a run stops at {most + 1} of them in a row'
     )
 
 

@@ -22,7 +22,8 @@ from replay_rl.run import state
 
 # They save a checkpoint and end the run with the status 128 + number.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-MAX_EMPTY_UPDATES = 10  # The run stops after so many in a row.
+# The run stops after so many generations in a row without a row to learn from.
+MAX_EMPTY_GENERATIONS = 10
 
 
 class DivergedError(ValueError):
@@ -30,20 +31,20 @@ class DivergedError(ValueError):
 
 
 class EmptyUpdatesError(ValueError):
-  """`MAX_EMPTY_UPDATES` updates in a row had no valid row."""
+  """`MAX_EMPTY_GENERATIONS` in a row gave an update no valid row."""
 
 
 def check_not_empty(
   run: state.RunState, config: config_lib.Config, experiment: build.Experiment
 ) -> None:
-  """Raises EmptyUpdatesError if a seed had too many empty updates in a row."""
+  """Raises EmptyUpdatesError if a seed has learned nothing for too long."""
   num_empty = int(np.max(jax.device_get(run.learner.num_empty_in_a_row)))
-  if num_empty >= MAX_EMPTY_UPDATES:
+  if num_empty >= MAX_EMPTY_GENERATIONS:
     rule = experiment.chosen.get('replay.weights')
     raise EmptyUpdatesError(
-      f'empty updates in a row = {num_empty}: must be below '
-      f'{MAX_EMPTY_UPDATES}; replay.weights = {rule and rule.text!r} gives no '
-      'stored rollout a positive weight, or replay.drop_zero_variance = '
+      f'generations in a row without a valid row = {num_empty}: must be below '
+      f'{MAX_EMPTY_GENERATIONS}; replay.weights = {rule and rule.text!r} gives '
+      'no stored rollout a positive weight, or replay.drop_zero_variance = '
       f'{config.replay.drop_zero_variance} dropped every group'
     )
 

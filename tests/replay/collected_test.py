@@ -83,7 +83,7 @@ class CollectedTest(parameterized.TestCase):
     self.assertEqual(seen, stored[: len(seen)])
 
   def test_an_update_that_waits_as_long_as_it_may_does_not_end_the_run(self):
-    self.assertEqual(collected.MAX_BATCHES, stopping.MAX_EMPTY_UPDATES - 1)
+    self.assertEqual(collected.MAX_BATCHES, stopping.MAX_EMPTY_GENERATIONS - 1)
     state, fresh, _ = next(_generations([4]))
     for max_batches in (0, 10):
       with self.assertRaisesWithLiteralMatch(

@@ -391,7 +391,8 @@ class LearnTest(absltest.TestCase):
     chex.assert_trees_all_equal(
       run,
       before._replace(
-        learner=before.learner._replace(num_tried=11, num_empty_in_a_row=2),
+        # These are not the first updates since the rollouts were generated.
+        learner=before.learner._replace(num_tried=11),
         clock=before.clock._replace(num_updates_since_fresh=8),
       ),
     )

@@ -134,7 +134,8 @@ def _reusing(*, tied, num_microbatches):
     ('replay__weights', None),
     ('replay__draw', None),
     ('model__tied_embeddings', tied),
-    ('optimizer__num_microbatches', num_microbatches),
+    # Of 16 rows of an update.
+    ('optimizer__microbatch_rows', 16 // num_microbatches),
   )
 
 

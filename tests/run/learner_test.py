@@ -82,9 +82,14 @@ class UpdateTest(parameterized.TestCase):
     self.assertEqual(tuple(map(bool, status)), (False, True, False, False))
     state, _, _ = update(jnp.zeros(8, bool), start=state)
     self.assertEqual(int(state.num_empty_in_a_row), 2)
+    # A second update on the same rollouts is not counted.
+    state, _, _ = update(
+      jnp.zeros(8, bool), start=state, num_updates_since_fresh=1
+    )
+    self.assertEqual(int(state.num_empty_in_a_row), 2)
     state, _, _ = update(start=state)
     self.assertEqual(int(state.num_empty_in_a_row), 0)
-    self.assertEqual((int(state.step), int(state.num_tried)), (2, 4))
+    self.assertEqual((int(state.step), int(state.num_tried)), (2, 5))
 
   def test_reports_the_loss_and_the_norms_by_the_formula(self):
     state, seen, _ = updates.update(self.parts, self.params, self.rollouts)

@@ -87,22 +87,6 @@ class RefusedTest(parameterized.TestCase):
     ):
       _build(loss__policy=policy)
 
-  @parameterized.parameters((5, 2, '4.5'), (9, 1.1, '8.18182'))
-  def test_updates_that_wait_until_the_run_stops(
-    self, max_batches, updates, most
-  ):
-    with self.assertRaisesRegex(
-      ValueError,
-      f'^replay.compose.max_batches = {max_batches}: must be at most 9 / '
-      f'replay.updates_per_iteration = {most}, because the updates that wait '
-      'are empty, and a run stops at 10 of them in a row$',
-    ):
-      _build(
-        **_WAIT,
-        replay__compose=f'collected(max_batches={max_batches})',
-        replay__updates_per_iteration=updates,
-      )
-
   @parameterized.parameters(
     _ASYMRE,
     {
@@ -142,12 +126,7 @@ class AllowedTest(parameterized.TestCase):
     {'sampler__top_p': 0.9, 'loss__policy': 'reinforce()'},
     {'sampler__top_k': 3, **_ASYMRE},
     {'sampler__top_p': 1.0},
-    {**_WAIT, 'replay__compose': 'collected(max_batches=4)'},
-    {
-      **_WAIT,
-      'replay__compose': 'collected(max_batches=9)',
-      'replay__updates_per_iteration': 1,
-    },
+    {**_WAIT, 'replay__compose': 'collected(max_batches=9)'},
     {'replay__draw': 'most_varied()'},
     {'loss__batch_advantage': 'apart(eps=1e-6)'},
     {'loss__policy': 'reinforce() + behavior_kl(coefficient=0.1)'},
