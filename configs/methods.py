@@ -9,13 +9,14 @@ each, whose model is that of configs/base_small.py. Nothing is tuned, and all
 arms have one rate, so a comparison of their results says little. A paper that
 corrects for the age of rollouts gets old ones: either from a sampler that
 trails the learner by eight steps, or from a buffer that uses each rollout twice
-on average.
+on average. Methods that compare visits to a prompt visit 64 prompts in turn, so
+each comes back after four iterations.
 
 Command: python -m replay_rl.train --config=configs/methods.py:gspo \
     --workdir=runs/gspo
 Cost: two minutes for the four seeds of replay_uniform on 2 cores of an AMD EPYC
 VM that did other work too, and a minute once for the warm start. Result: not
-tuned; tests run two iterations of every program.
+tuned; tests run two iterations of most programs and trace the others.
 """
 
 from typing import Any
@@ -36,9 +37,21 @@ _CLIPPED = 'clipped_surrogate(clip_low={}, clip_high={}, dual_clip={})'
 _LAG = {'sampler.weight_lag': 8}
 _REUSE = arms.reuse(2, _NUM_FRESH)
 
+# The dynamic sampling of DAPO has them too.
+_DAPO = {
+  'reward': f'correctness() + soft_overlong(max_length={_MAX_LENGTH}, '
+  'cache_length=1)',
+  'replay.drop_zero_variance': True,
+}
+
 _ADVANTAGES_AND_LOSSES = {
   'grpo': {
     'loss.policy': _CLIPPED.format(0.2, 0.2, None),
+    'loss.normalizer': 'sequence_mean()',
+  },
+  'grpo_kl': {
+    'loss.policy': f'{_CLIPPED.format(0.2, 0.2, None)} + '
+    'reference_kl(coefficient=0.04)',
     'loss.normalizer': 'sequence_mean()',
   },
   'dr_grpo': {
@@ -46,10 +59,15 @@ _ADVANTAGES_AND_LOSSES = {
     'loss.policy': _CLIPPED.format(0.2, 0.2, None),
     'loss.normalizer': _SUM_OF_TOKENS,
   },
-  'dapo': {
-    'reward': f'correctness() + soft_overlong(max_length={_MAX_LENGTH}, '
-    'cache_length=1)',
-    'replay.drop_zero_variance': True,
+  'dapo': _DAPO,
+  'dapo_dynamic': _DAPO
+  | {
+    # The oldest row that waits and the nine generations after it.
+    'replay.capacity': 10 * _NUM_FRESH,
+    'replay.batch_size': _NUM_FRESH,
+    'replay.compose': 'collected(max_batches=9)',
+    'replay.weights': 'oldest_unused()',
+    'replay.draw': 'largest()',
   },
   'reinforce': {
     'loss.advantage': 'group_mean_baseline()',
@@ -90,6 +108,14 @@ _ADVANTAGES_AND_LOSSES = {
     'loss.policy': f'{_CLIPPED.format(1.0, "inf", None)} + '
     'behavior_kl(coefficient=1.0)'
   },
+  'tba': _REUSE
+  | {
+    'replay.weights': 'exp_reward(temperature=1.0)',
+    'loss.advantage': 'group_mean_baseline()',
+    'loss.policy': 'tba(beta=0.01)',
+    'loss.statistics': 'mean_reference_log_ratio()',
+    'loss.normalizer': _SUM_OF_TOKENS,
+  },
 } | {
   # The weight of a right response.
   f'w_reinforce{suffix}': {
@@ -110,12 +136,29 @@ _CORRECTIONS = {
     'loss.policy': 'm2po()',
     'loss.statistics': 'second_moment_cutoff(limit=0.04)',
   },
+  'decoupled_ppo': _LAG
+  | {
+    # Two updates, each on a half of the fresh rows: the proximal policy is that
+    # before the first one.
+    'replay.batch_size': _NUM_FRESH // 2,
+    'replay.updates_per_iteration': 2,
+    'replay.compose': 'pure_buffer(rows_in_use=None)',
+    'replay.weights': 'oldest_unused()',
+    'replay.draw': 'largest()',
+    'loss.policy': 'decoupled_ppo(clip_low=0.2, clip_high=0.2, max_ratio=5.0)',
+  },
   'a3po': _LAG
   | {'loss.policy': 'a3po(clip_low=0.2, clip_high=0.2, max_ratio=5.0)'},
-  'vcpo': _LAG
+  'sequence_tis': _LAG
   | {
     'loss.advantage': 'group_mean_baseline()',
     'loss.policy': 'sequence_truncated_importance_sampling(max_ratio=8.0)',
+    'loss.normalizer': _SUM_OF_TOKENS,
+  },
+  'vcpo': _LAG
+  | {
+    'loss.policy': 'vcpo(max_ratio=8.0)',
+    'loss.statistics': 'optimal_baseline(max_ratio=8.0)',
     'loss.normalizer': _SUM_OF_TOKENS,
     'optimizer.gate': 'ess_scaled_rate(on_policy_ess=1.0)',
   },
@@ -148,6 +191,16 @@ _UNIFORM_REPLAY = {
   'queue_lifo': _QUEUE | {'replay.weights': 'newest_unused()'},
   'queue_fifo': _QUEUE | {'replay.weights': 'oldest_unused()'},
   'max_uses': _REUSE | {'replay.weights': 'max_uses(limit=4)'},
+  'inverse_age': _REUSE | {'replay.weights': 'inverse_age(exponent=1.0)'},
+  'in_order': _REUSE
+  | {
+    # A quarter of each generation waits, until its rows are too old.
+    'replay.capacity': 10 * _NUM_FRESH,
+    'replay.batch_size': _NUM_FRESH * 3 // 4,
+    'replay.updates_per_iteration': 1,
+    'replay.weights': 'oldest_first() * max_uses(limit=1) * max_age(limit=8)',
+    'replay.draw': 'largest()',
+  },
 }
 _UNIFORM_REPLAY |= {
   f'newest_{count}': _REUSE | {'replay.weights': f'newest(count={count})'}
@@ -175,38 +228,109 @@ _PRIORITIZED_REPLAY = {
   },
 }
 _PRIORITIZED_REPLAY |= {
-  f'prioritized_exponent_{exponent}': _PRIORITIZED
-  | {
-    'replay.weights': f'advantage_magnitude(exponent={exponent}) * '
-    'max_age(limit=10)'
-  }
-  for exponent in (0, 1)
+  f'prioritized_{name}': _PRIORITIZED
+  | {'replay.weights': f'advantage_magnitude(exponent={exponent}) * {max_age}'}
+  for name, exponent, max_age in (
+    ('exponent_0', 0, 'max_age(limit=10)'),
+    ('exponent_1', 1, 'max_age(limit=10)'),
+    ('age_2', 0.5, 'max_age(limit=2)'),
+    ('age_5', 0.5, 'max_age(limit=5)'),
+    ('age_30', 0.5, 'max_age(limit=30)'),
+    ('age_none', 0.5, 'max_age(limit=inf)'),
+    ('age_generations', 0.5, 'max_age_batches(limit=10)'),
+  )
 }
 _PRIORITIZED_REPLAY |= {
-  f'prioritized_age_{name}': _PRIORITIZED
-  | {
-    'replay.weights': 'advantage_magnitude(exponent=0.5) * '
-    f'max_age(limit={limit})'
-  }
-  for name, limit in (('2', 2), ('5', 5), ('30', 30), ('none', 'inf'))
+  f'prioritized_{name}': _PRIORITIZED
+  | {'replay.compose': f'{compose}, warmup_steps=20)'}
+  for name, compose in (
+    ('fraction_0_25', 'fresh_anchored(replay_fraction=0.25'),
+    ('fraction_1', 'fresh_anchored(replay_fraction=1.0'),
+    ('fraction_2', 'fresh_anchored(replay_fraction=2.0'),
+    ('groups', 'fresh_anchored_groups(replay_fraction=0.5'),
+  )
 }
 _PRIORITIZED_REPLAY |= {
-  f'prioritized_fraction_{name}': _PRIORITIZED
-  | {
-    'replay.compose': f'fresh_anchored(replay_fraction={fraction}, '
-    'warmup_steps=20)'
-  }
-  for name, fraction in (('0_25', 0.25), ('1', 1.0), ('2', 2.0))
-}
-_PRIORITIZED_REPLAY |= {
+  'prioritized_recomputed': _PRIORITIZED
+  | {'loss.batch_advantage': 'of_batch(eps=1e-6)'},
   'per': _REUSE | arms.PER,
-  'per_freshness': _REUSE
-  | arms.PER
+  'per_freshness': arms.PER
   | {
-    # e^(-age / 500) halves with every 346.6 learner steps.
-    'replay.weights': 'proportional(exponent=0.6) * recency(half_life=346.6)',
+    'replay.capacity': 4 * _NUM_FRESH,
+    'replay.updates_per_iteration': 2,
+    'replay.compose': 'fresh_first()',
+    # e^(-.6 age / 500) halves with every 577.6 learner steps.
+    'replay.weights': 'proportional(exponent=0.6) * recency(half_life=577.6)',
+    'loss.row_weights': 'annealed_per_importance_weights(start=0.4, end=1.0, '
+    f'num_steps={2 * _NUM_ITERATIONS})',
     'optimizer.gate': None,
   },
+  'swap_zero_variance': {
+    'replay.capacity': 4 * _NUM_FRESH,
+    'replay.compose': 'fresh_filled()',
+    'replay.weights': 'uniform()',
+    'replay.draw': 'gumbel_top_k()',
+    'replay.drop_zero_variance': True,
+  },
+}
+
+# The buffer holds the four latest visits to a prompt, the fresh one included.
+_RECURRING = {
+  'sampler.num_distinct_prompts': 4 * _NUM_PROMPTS,
+  'replay.capacity': 16 * _NUM_FRESH,
+}
+_CURRICULUM = _RECURRING | {'replay.num_prompts': 4 * _NUM_PROMPTS}
+_JOINT = {'loss.batch_advantage': 'joint(eps=1e-6)'}
+_CORRECT = 'min_reward(limit=1.0)'
+_BY_PROMPT = {
+  # "RePO" (arXiv 2506.09340).
+  f'repo_{name}': _RECURRING
+  | {
+    'replay.compose': 'same_prompt(num_replayed=8, only_failed=False)',
+    'replay.weights': weights,
+    'replay.draw': draw,
+    'loss.batch_advantage': 'apart(eps=1e-6)',
+  }
+  for name, weights, draw in (
+    ('recent', 'newest_first()', 'largest()'),
+    ('highest', 'exp_reward(temperature=1.0)', 'largest()'),
+    ('variance', 'exp_reward(temperature=1.0)', 'most_varied()'),
+    ('random', 'uniform()', 'gumbel_top_k()'),
+  )
+}
+_BY_PROMPT |= {
+  'rlep': _RECURRING
+  | _JOINT
+  | {
+    'replay.compose': 'same_prompt(num_replayed=2, only_failed=False)',
+    'replay.weights': _CORRECT,
+    'replay.draw': 'gumbel_top_k()',
+  },
+  'arpo': _RECURRING
+  | _JOINT
+  | {
+    'replay.compose': 'same_prompt(num_replayed=1, only_failed=True)',
+    'replay.weights': _CORRECT,
+    'replay.draw': 'gumbel_top_k()',
+    'replay.drop_zero_variance': True,
+  },
+  'exgrpo': _RECURRING
+  | _JOINT
+  | {
+    'replay.compose': 'same_prompt(num_replayed=1, only_failed=False)',
+    'replay.weights': f'{_CORRECT} * confident(temperature=0.1)',
+    'replay.draw': 'largest()',
+  },
+  'exgrpo_pass_rate': _CURRICULUM
+  | {
+    'replay.compose': 'fresh_anchored(replay_fraction=1.0, warmup_steps=20)',
+    'replay.weights': 'correct_by_pass_rate(center=0.5, width=1.0)',
+    'replay.draw': 'gumbel_top_k()',
+  },
+  'pass_rate': _REUSE
+  | _CURRICULUM
+  | {'replay.weights': 'pass_rate(center=0.5, width=0.25)'},
+  'unsolved': _REUSE | _CURRICULUM | {'replay.weights': 'unsolved()'},
 }
 
 # "When to Stop Reusing: Dynamic Gradient Gating" (arXiv 2605.19425).
@@ -232,6 +356,7 @@ ARMS: dict[str, dict[str, Any]] = {
   **_CORRECTIONS,
   **_UNIFORM_REPLAY,
   **_PRIORITIZED_REPLAY,
+  **_BY_PROMPT,
   **_GATES,
 }
 

@@ -2,7 +2,7 @@
 
 The advantages of `advantages` compare the rollouts of a generation and are
 stored with them. These replace them when a batch is composed, and are not
-stored. Rows are compared with rows of the same `prompt_id`, whatever their
+stored. `joint` and `apart` compare rows of the same `prompt_id`, whatever their
 group. Rows that are not valid count nowhere and get 0.
 """
 
@@ -21,9 +21,7 @@ _Eps = Annotated[base.Scalar, constants.interval('[1e-12, 1000]')]
 def joint(batch: base.Batch, *, eps: _Eps) -> base.Array:
   """Returns (r - mean) / (std + eps) over all rows of the same prompt.
 
-  The joint baseline of RLEP (arXiv 2507.07451), and the recomputed advantage
-  of "Rollout-Level Advantage-Prioritized Experience Replay for GRPO" (arXiv
-  2606.04560).
+  The joint baseline of RLEP (arXiv 2507.07451).
 
   Args:
     batch: the rows.
@@ -55,6 +53,27 @@ def apart(batch: base.Batch, *, eps: _Eps) -> base.Array:
   is_same_BB = _is_same_prompt(batch)
   is_same_BB &= batch.is_fresh[:, None] == batch.is_fresh[None, :]
   return _standardized(batch, is_same_BB, eps)
+
+
+@constants.checked
+def of_batch(batch: base.Batch, *, eps: _Eps) -> base.Array:
+  """Returns (r - mean) / (std + eps) over all rows, whatever their prompt.
+
+  The recomputed advantage that "Rollout-Level Advantage-Prioritized Experience
+  Replay for GRPO" (arXiv 2606.04560) compares with the stored one. We do not
+  know the formula of the paper. Where no prompt comes back, a replayed rollout
+  may be alone with its prompt, and `joint` then gives it 0. All rows of a batch
+  can be compared, but then an easy prompt makes an advantage positive.
+
+  Args:
+    batch: the rows.
+    eps: in units of reward.
+
+  Returns:
+    `[B]` float; 0 if there is one valid row, or if all rewards are equal.
+  """
+  num_rows = batch.is_valid.shape[0]
+  return _standardized(batch, jnp.ones((num_rows, num_rows), bool), eps)
 
 
 def _is_same_prompt(batch: base.Batch) -> base.Array:

@@ -15,7 +15,7 @@ from tests.replay import buffers
 EPS = 1e-4
 ALL = {
   name: jax.jit(functools.partial(getattr(batch_advantages, name), eps=EPS))
-  for name in ('joint', 'apart')
+  for name in ('joint', 'apart', 'of_batch')
 }
 
 
@@ -54,6 +54,12 @@ class BatchAdvantagesTest(parameterized.TestCase):
       'apart',
       [0.7070068, -0.7070068, 0, 0, 0.7070068, -0.7070068, 0],
     ),
+    # Of 1, 0, 0, 0, 1, 0, 3 the mean is 5 / 7 and the deviation sqrt(26 / 21).
+    (
+      'of_batch',
+      [0.2567530, -0.6418826, -0.6418826, -0.6418826, 0.2567530, -0.6418826]
+      + [2.0540242],
+    ),
   )
   def test_values_by_hand(self, name, expected):
     batch = make_batch(REWARDS, PROMPTS, IS_FRESH)
@@ -89,7 +95,7 @@ class BatchAdvantagesTest(parameterized.TestCase):
     expected = advantages.group_standardized(
       batch.rollouts.rewards, jnp.asarray(prompts), eps=EPS
     )
-    for name in ALL:
+    for name in ('joint', 'apart'):
       np.testing.assert_allclose(ALL[name](batch), expected, rtol=1e-5)
 
   @parameterized.parameters(*ALL)
@@ -101,7 +107,7 @@ class BatchAdvantagesTest(parameterized.TestCase):
       is_valid = rng.random(20) < 0.8
       expected = np.zeros(20)
       for i in np.flatnonzero(is_valid):
-        own = is_valid & (prompts == prompts[i])
+        own = is_valid & ((prompts == prompts[i]) | (name == 'of_batch'))
         if name == 'apart':
           own &= is_fresh == is_fresh[i]
         if np.sum(own) > 1:
