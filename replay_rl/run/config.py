@@ -135,8 +135,10 @@ class Replay:
   capacity: Count  # Rollouts, including those of the current iteration.
   batch_size: OptionalCount  # Rollouts per update.
   updates_per_iteration: OptionalPositive  # 2.5: two and three in turn.
-  compose: str  # A function of replay.compose or replay.compose_groups.
-  weights: OptionalStr  # Product of functions of replay.weights.
+  # A function of replay.compose, replay.compose_groups or replay.collected.
+  compose: str
+  # Product of functions of replay.weights and replay.prompt_weights.
+  weights: OptionalStr
   draw: OptionalStr  # A function of replay.sampling.
   keep: str  # 'ring()' keeps the newest; or a function of replay.keep.
   feedback: OptionalStr  # Of replay.feedback; None: priorities stay.
