@@ -337,6 +337,8 @@ _BY_PROMPT |= {
 _FOUR_TIMES = {'replay.updates_per_iteration': 4}
 _GATES = {
   'four_times': _FOUR_TIMES | {'optimizer.gate': 'accept_all()'},
+  'staleness_rate': _LAG
+  | {'optimizer.gate': 'staleness_scaled_rate(free_age=1.0)'},
 } | {
   f'dgg{suffix}': _FOUR_TIMES
   | {

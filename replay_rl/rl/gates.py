@@ -69,6 +69,32 @@ def ess_scaled_rate(
 
 
 @constants.checked
+def staleness_scaled_rate(
+  *, free_age: Annotated[base.Scalar, constants.interval('(0, 1e+09]')]
+) -> base.Gate:
+  """Returns the gate that lowers the learning rate with the age of the rows.
+
+  The rate is multiplied by min(1, free_age / mean age), after the law that the
+  largest stable rate falls as 1 / staleness, https://arxiv.org/abs/2607.01083.
+
+  Args:
+    free_age: learner steps of age up to which the rate stays.
+  """
+
+  def judge(
+    state: base.PyTree, proposal: base.Proposal
+  ) -> tuple[base.Verdict, base.PyTree]:
+    batch = proposal.batch
+    ages_B = proposal.step - batch.rollouts.policy_version
+    total = jnp.sum(jnp.where(batch.is_valid, ages_B, 0))
+    mean = total / jnp.maximum(jnp.sum(batch.is_valid), 1)
+    scale = free_age / jnp.maximum(mean, free_age)
+    return _accept()._replace(rate_scale=scale.astype(jnp.float32)), state
+
+  return base.Gate(init=lambda: (), judge=judge)
+
+
+@constants.checked
 def gradient_gate(
   *,
   threshold: Annotated[base.Scalar, constants.interval('[0, inf]')],

@@ -107,6 +107,39 @@ class EssScaledRateTest(parameterized.TestCase):
       gates.ess_scaled_rate(on_policy_ess=value)
 
 
+class StalenessScaledRateTest(parameterized.TestCase):
+  @parameterized.parameters(
+    # Ages are 7, 5 and 0: their mean is 4.
+    (2.0, None, 0.5),
+    (4.0, None, 1.0),
+    (9.0, None, 1.0),
+    # Ages 7 and 0.
+    (1.0, [True, False, True], 2 / 7),
+    (1.0, [False, False, False], 1.0),
+  )
+  def test_rate_scale_by_hand(self, free_age, is_valid, expected):
+    proposal = proposal_of(log_ratios=np.zeros((3, 1)), is_valid=is_valid)
+    rollouts = proposal.batch.rollouts._replace(
+      policy_version=jnp.array([0, 2, 7])
+    )
+    proposal = proposal._replace(
+      batch=proposal.batch._replace(rollouts=rollouts)
+    )
+
+    def judge(free_age):
+      gate = gates.staleness_scaled_rate(free_age=free_age)
+      return gate.judge(gate.init(), proposal)
+
+    for verdict, state in judge(free_age), jax.jit(judge)(free_age):
+      np.testing.assert_allclose(numbers(verdict), [True, False, expected])
+      self.assertEqual(state, ())
+
+  @parameterized.parameters(0.0, -1.0, np.inf)
+  def test_wrong_constants_raise(self, value):
+    with self.assertRaisesRegex(ValueError, r'^free_age = .*in \(0, 1e\+09\]'):
+      gates.staleness_scaled_rate(free_age=value)
+
+
 class GradientGateTest(parameterized.TestCase):
   def judged(self, norms_and_updates, *, threshold, window=2, squared=False):
     """The verdicts on updates with these norms, in order, and the state."""
