@@ -34,12 +34,15 @@ class Prompts(NamedTuple):
   prompt_id: `[P]` uint32, the same at each visit to a prompt: the row of a data
     set, or a hash of the tokens.
   references: pytree of arrays `[P, ...]`, read by the task's reward function.
+  stream_index: `[P]` uint32, index of the prompt in the random stream of
+    prompts; None for a task in text, and in an evaluation.
   """
 
   tokens: Array
   lengths: Array
   prompt_id: Array
   references: PyTree
+  stream_index: Array | None = None
 
 
 class Completions(NamedTuple):
@@ -114,6 +117,9 @@ class PromptTable(NamedTuple):
   latest_rate: `[N]` float32, share of correct rollouts in the latest generation
     that visited the prompt.
   last_visit: `[N]` uint32, number of that generation from 0, modulo 2^32.
+  stream_index: `[N]` uint32, see `Prompts`; 0 for a task in text.
+  num_replayed: `[]` uint32, groups so far whose prompt was not the next new
+    one, modulo 2^32.
   num_replaced: `[]` uint32, prompts that a new one replaced, and new ones for
     which no entry was left, modulo 2^32.
   """
@@ -125,6 +131,8 @@ class PromptTable(NamedTuple):
   num_correct: Array
   latest_rate: Array
   last_visit: Array
+  stream_index: Array
+  num_replayed: Array
   num_replaced: Array
 
 
@@ -342,6 +350,11 @@ KeepRule = Callable[[BufferState, Array], Array]
 DrawFn = Callable[[Array, Array, int], Draw]
 # (buffer, fresh rows, rng_key, learner step) -> Batch
 ComposeFn = Callable[[BufferState, Batch, Array, Array], Batch]
+# (buffer without its rows, new prompts [P], rng_key) -> prompts of the next
+# generation [P]. A prompt is its index in the random stream, uint32. The first
+# entries of the result are those of the new prompts, as many as there is room
+# for; the run offers the others again. None of the rest is a new prompt.
+ChoosePromptsFn = Callable[[BufferState, Array, Array], Array]
 # (batch, outcome) -> new priorities [B]
 FeedbackFn = Callable[[Batch, Outcome], Array]
 # (rewards [B], group_id [B]) -> advantages [B]

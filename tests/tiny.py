@@ -62,6 +62,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       top_p=None,
       weight_lag=0,
       num_distinct_prompts=None,
+      prompts='in_order()',
     ),
     replay=config_lib.Replay(
       capacity=32,

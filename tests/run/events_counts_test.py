@@ -247,7 +247,7 @@ class GenerateTest(absltest.TestCase):
     parts = tiny_run.with_functions(_parts(), generate_fn=_generate)
     parts = parts._replace(num_prompts=3, group_size=2)
     run = _started()
-    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    prompts = generation_lib.draw_prompts(run, parts, task)
     # 9 groups of 2 came before.
     expected = jax.tree.map(
       lambda *rows: jnp.concatenate(rows),
@@ -281,7 +281,7 @@ class GenerateTest(absltest.TestCase):
     almost = run.clock._replace(num_rollouts=jnp.uint32(2**32 - 8))
     run = run._replace(clock=almost)
     task = build.task(tiny.config())
-    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    prompts = generation_lib.draw_prompts(run, parts, task)
     generation = generation_lib.generate(
       generation_lib.policy(run), prompts, parts
     )
