@@ -1,7 +1,15 @@
 """Which prompts a generation visits: new ones, or some that it visited before.
 
-A prompt is its index in the random stream of prompts, see `base.Prompts`. A run
-without `replayed_prompts` visits the indices in order.
+Here a prompt is its `stream_index`: the random key of a prompt of a task in JAX
+comes from the seed and this number, so the same number gives the same prompt
+again. The new prompts have the numbers 0, 1, 2, ... of the order in which a run
+visits them; with a training set of n prompts, these numbers modulo n.
+
+A function gets the next P new prompts and returns the P prompts of the next
+generation: first as many of the new ones as it takes, in order, and then only
+prompts that are not among the new ones. The run counts an entry that differs
+from the new prompt of its place as replayed, and offers the new ones that were
+not taken again. So replay leaves no prompt of a training set out.
 """
 
 from typing import Annotated

@@ -73,7 +73,7 @@ def visit(
     prompt_id: `[P]` uint32, the prompt of each group.
     rewards: `[P, G]` float32, of the rollouts of each group.
     generation: `[]` uint32, number of this generation, modulo 2^32.
-    stream_index: `[P]` uint32, see `base.Prompts`; of several groups of a
+    stream_index: `[P]` uint32, see `prompt_choice`; of several groups of a
       prompt, the table has that of the first. None for zeros.
 
   Raises:

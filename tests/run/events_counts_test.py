@@ -187,6 +187,7 @@ class RememberTest(parameterized.TestCase):
       'buffer/num_replaced_prompts': 0,
       'prompts/num_seen': 2,
       'prompts/solved_fraction': 0.5,
+      'prompts/replayed_fraction': 0,
       # Slots 1 to 4, which no generation here has written.
       'prompts/num_unknown_rows': 4,
     }
@@ -255,7 +256,7 @@ class GenerateTest(absltest.TestCase):
         _prompts(rng.stream_key(SEED, 'prompts', group), 1)
         for group in (9, 10, 11)
       ),
-    )
+    )._replace(stream_index=jnp.arange(9, 12, dtype=jnp.uint32))
     chex.assert_trees_all_equal(prompts, expected)
     generation = generation_lib.generate(
       generation_lib.policy(run), prompts, parts

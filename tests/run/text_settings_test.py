@@ -21,6 +21,15 @@ class TextSettingsTest(parameterized.TestCase):
     ({'text': None}, r"text = None: must be given for task = 'problems\(\)'"),
     ({'task': 'countdown()'}, 'text = .*must be None for task'),
     ({'warm_start__num_steps': 5}, 'warm_start.num_steps = 5: must be 0'),
+    (
+      {
+        'replay__num_prompts': 8,
+        'sampler__prompts': 'replayed_prompts(fraction=0.5, center=0.5, '
+        'width=0.2, max_visits=4, cooldown=1)',
+      },
+      r"^sampler.prompts = 'replayed_prompts\(.*\)': must be 'in_order\(\)' "
+      r"for task = 'problems\(\)', whose prompts come from the host$",
+    ),
     ({'model__vocab_size': 10}, 'model.vocab_size = 10: must be at least'),
     (
       {
