@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from tests.replay import buffers
 
 CHOOSE = jax.jit(prompt_choice.replayed_prompts, static_argnames='fraction')
 # One that draws all that may be drawn.
-CONSTANTS = {
+CONSTANTS: dict[str, Any] = {
   'fraction': 1.0,
   'center': 0.5,
   'width': 0.25,
@@ -100,9 +101,9 @@ class EligibleTest(parameterized.TestCase):
 
   def test_an_entry_without_a_prompt_is_not_drawn(self):
     state = _state(())
-    rates = jnp.full(16, 0.5)
+    table = prompt_table.of_buffer(state, 'a test')
     state = state._replace(
-      prompts=state.prompts._replace(latest_rate=rates),
+      prompts=table._replace(latest_rate=jnp.full(16, 0.5)),
       num_batches=jnp.uint32(9),
     )
     self.assertEqual(_drawn(state, _new(20, 4)), set())
@@ -161,11 +162,12 @@ class DrawTest(parameterized.TestCase):
   def _p_value(self, center, width):
     """Compares pairs of draws with the formula for this center and width."""
     state = _state(({0: 1, 1: 2, 2: 3, 3: 4}, {4: 2}))
+    constants = CONSTANTS.copy()
+    constants.update(fraction=0.5, center=0.4, width=0.2)
     draws = jax.jit(
       jax.vmap(
         lambda key: prompt_choice.replayed_prompts(
-          *(state, _new(20, 4), key),
-          **CONSTANTS | {'fraction': 0.5, 'center': 0.4, 'width': 0.2},
+          state, _new(20, 4), key, **constants
         )
       )
     )(jax.random.split(KEY, 20_000))
