@@ -9,7 +9,8 @@ A function gets the next P new prompts and returns the P prompts of the next
 generation: first as many of the new ones as it takes, in order, and then only
 prompts that are not among the new ones. The run counts an entry that differs
 from the new prompt of its place as replayed, and offers the new ones that were
-not taken again. So replay leaves no prompt of a training set out.
+not taken again. So replay leaves no prompt of a training set out. It counts
+them in the table of prompts; without a table, it offers P others each time.
 """
 
 from typing import Annotated

@@ -5,6 +5,7 @@ In another run, prompts of the table come back.
 
 import functools
 import operator
+import re
 
 import chex
 import jax
@@ -17,6 +18,7 @@ from replay_rl.run import events
 from replay_rl.run import generation
 from replay_rl.run import schedule
 from replay_rl.run import state
+from tests import tiny
 from tests.replay import prompt_table_test
 from tests.run import tiny_run
 
@@ -159,6 +161,39 @@ class ReplayedPromptsTest(parameterized.TestCase):
       for number in range(20, 24)
     }
     self.assertLen(drawn, 8)
+
+
+class RefusedTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (
+      {'sampler__prompts': tiny.REPLAYED_PROMPTS},
+      'replay.num_prompts = None: must be given for replayed_prompts',
+    ),
+    (
+      {
+        'sampler__prompts': tiny.REPLAYED_PROMPTS.replace('0.5', '0.1', 1),
+        'replay__num_prompts': 4,
+      },
+      'fraction = 0.1: must give at least one of the 4 prompts of a generation',
+    ),
+  )
+  def test_a_choice_that_does_not_fit_the_run(self, changes, message):
+    with self.assertRaisesRegex(
+      ValueError, rf'^sampler.prompts = .*: must fit the run \({message}\)$'
+    ):
+      tiny_run.experiment(**changes)
+
+  @parameterized.parameters(
+    (lambda state, new, rng_key: new[:3], 'uint32[3]'),
+    (lambda state, new, rng_key: new.astype(np.int32), 'int32[4]'),
+  )
+  def test_prompts_that_are_not_those_of_a_generation(self, choose, returned):
+    with self.assertRaisesRegex(
+      ValueError,
+      '^sampler.prompts = .*: '
+      + re.escape(f'must return uint32[4], not {returned}'),
+    ):
+      tiny_run.experiment({'prompts': choose})
 
 
 class PromptsTest(absltest.TestCase):

@@ -29,12 +29,6 @@ def _adamw(*, weight_decay):
   return f'adamw(b1=0.9, b2=0.98, eps=1e-8, weight_decay={weight_decay})'
 
 
-_REPLAYED = (
-  'replayed_prompts(fraction={fraction}, center=0.5, width=0.2, max_visits=2, '
-  'cooldown=0)'
-)
-
-
 def _refuses_in_two_lines(inputs):
   raise ValueError('one line\n  and another')
 
@@ -60,19 +54,6 @@ class ChooseTest(parameterized.TestCase):
     (
       {'task': 'addition(num_digits=0, forget_probability=0.0)'},
       '^task.num_digits = 0: must be in',
-    ),
-    (
-      {'sampler__prompts': _REPLAYED.format(fraction=0.5)},
-      r'^sampler.prompts = .*: must fit the run \(replay.num_prompts = None: '
-      r'must be given for replayed_prompts\)$',
-    ),
-    (
-      {
-        'sampler__prompts': _REPLAYED.format(fraction=0.1),
-        'replay__num_prompts': 4,
-      },
-      r'^sampler.prompts = .*: must fit the run \(fraction = 0.1: must give at '
-      r'least one of the 4 prompts of a generation\)$',
     ),
     # What the batch needs, or ignores.
     (
@@ -254,17 +235,6 @@ class ChooseTest(parameterized.TestCase):
   def test_names_field_value_and_what_is_allowed(self, changes, message):
     with self.assertRaisesRegex(ValueError, message):
       tiny_run.experiment(**changes)
-
-  def test_prompts_that_are_not_those_of_a_generation_are_refused(self):
-    for chosen, returned in (
-      (lambda state, new, rng_key: new[:3], r'uint32\[3\]'),
-      (lambda state, new, rng_key: new.astype(int), r'int32\[4\]'),
-    ):
-      with self.assertRaisesRegex(
-        ValueError,
-        rf'^sampler.prompts = .*: must return uint32\[4\], not {returned}$',
-      ):
-        tiny_run.experiment({'prompts': chosen})
 
   def test_names_the_fields_of_an_update_that_cannot_be_traced(self):
     with self.assertRaisesRegex(

@@ -301,8 +301,7 @@ def _run(sizes):
     replay__num_prompts=5,
     replay__weights='unsolved() * max_age_batches(limit=0)',
     sampler__num_distinct_prompts=7,
-    sampler__prompts='replayed_prompts(fraction=0.5, center=0.5, width=inf, '
-    'max_visits=2, cooldown=0)',
+    sampler__prompts=tiny.REPLAYED_PROMPTS,
     mesh__shape=dict(zip(mesh_lib.AXES, sizes, strict=True)),
   )
   with tempfile.TemporaryDirectory() as folder:

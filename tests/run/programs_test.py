@@ -14,6 +14,7 @@ from replay_rl import base
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs
+from tests import tiny
 from tests.run import tiny_run
 
 EVENTS = {'generate', 'judge', 'remember', 'learn', 'publish'}
@@ -120,8 +121,7 @@ class CycleTest(parameterized.TestCase):
   ):
     experiment = tiny_run.experiment(
       sampler__weight_lag=2 * n,
-      sampler__prompts='replayed_prompts(fraction=0.5, center=0.5, width=inf, '
-      'max_visits=4, cooldown=0)',
+      sampler__prompts=tiny.REPLAYED_PROMPTS,
       replay__num_prompts=8,
     )
     mesh = mesh_lib.make(tiny_run.ONE_DEVICE)

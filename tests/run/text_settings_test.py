@@ -8,6 +8,7 @@ from ml_collections import config_flags
 
 from replay_rl.run import build
 from replay_rl.tasks import task as task_lib
+from tests import tiny
 from tests import tiny_text
 
 
@@ -22,11 +23,7 @@ class TextSettingsTest(parameterized.TestCase):
     ({'task': 'countdown()'}, 'text = .*must be None for task'),
     ({'warm_start__num_steps': 5}, 'warm_start.num_steps = 5: must be 0'),
     (
-      {
-        'replay__num_prompts': 8,
-        'sampler__prompts': 'replayed_prompts(fraction=0.5, center=0.5, '
-        'width=0.2, max_visits=4, cooldown=1)',
-      },
+      {'sampler__prompts': tiny.REPLAYED_PROMPTS},
       r"^sampler.prompts = 'replayed_prompts\(.*\)': must be 'in_order\(\)' "
       r"for task = 'problems\(\)', whose prompts come from the host$",
     ),
