@@ -141,7 +141,7 @@ def measure_ours(size: dict, cache: str, repeats: int) -> dict:
     whole.append(seconds)
 
   def sample(run):
-    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    prompts = generation_lib.draw_prompts(run, parts, task)
     return generation_lib.generate(generation_lib.policy(run), prompts, parts)
 
   stages = {

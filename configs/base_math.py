@@ -83,6 +83,7 @@ def on_policy(
       top_p=None,
       weight_lag=0,
       num_distinct_prompts=None,
+      prompts='in_order()',
     ),
     replay=config_lib.Replay(
       capacity=_NUM_FRESH,

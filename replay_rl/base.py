@@ -34,12 +34,14 @@ class Prompts(NamedTuple):
   prompt_id: `[P]` uint32, the same at each visit to a prompt: the row of a data
     set, or a hash of the tokens.
   references: pytree of arrays `[P, ...]`, read by the task's reward function.
+  stream_index: `[P]` uint32 or None, see `replay.prompt_choice`.
   """
 
   tokens: Array
   lengths: Array
   prompt_id: Array
   references: PyTree
+  stream_index: Array | None = None
 
 
 class Completions(NamedTuple):
@@ -114,6 +116,8 @@ class PromptTable(NamedTuple):
   latest_rate: `[N]` float32, share of correct rollouts in the latest generation
     that visited the prompt.
   last_visit: `[N]` uint32, number of that generation from 0, modulo 2^32.
+  stream_index: `[N]` uint32, see `replay.prompt_choice`; 0 for a task in text.
+  num_replayed: `[]` uint32, groups so far without a new prompt, modulo 2^32.
   num_replaced: `[]` uint32, prompts that a new one replaced, and new ones for
     which no entry was left, modulo 2^32.
   """
@@ -125,6 +129,8 @@ class PromptTable(NamedTuple):
   num_correct: Array
   latest_rate: Array
   last_visit: Array
+  stream_index: Array
+  num_replayed: Array
   num_replaced: Array
 
 
@@ -342,6 +348,9 @@ KeepRule = Callable[[BufferState, Array], Array]
 DrawFn = Callable[[Array, Array, int], Draw]
 # (buffer, fresh rows, rng_key, learner step) -> Batch
 ComposeFn = Callable[[BufferState, Batch, Array, Array], Batch]
+# (buffer without its rows, stream_index [P] of the next new prompts, rng_key)
+# -> stream_index [P] of the next generation, see `replay.prompt_choice`
+ChoosePromptsFn = Callable[[BufferState, Array, Array], Array]
 # (batch, outcome) -> new priorities [B]
 FeedbackFn = Callable[[Batch, Outcome], Array]
 # (rewards [B], group_id [B]) -> advantages [B]

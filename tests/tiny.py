@@ -12,6 +12,13 @@ CACHE = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
+# A choice for `sampler.prompts`, with a table of prompts.
+REPLAYED_PROMPTS = (
+  'replayed_prompts(fraction=0.5, center=0.5, width=0.5, max_visits=3, '
+  'cooldown=0)'
+)
+
+
 def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
   """Returns the config of the run, with each `section__field=value` set."""
   result = config_lib.Config(
@@ -62,6 +69,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       top_p=None,
       weight_lag=0,
       num_distinct_prompts=None,
+      prompts='in_order()',
     ),
     replay=config_lib.Replay(
       capacity=32,

@@ -238,6 +238,8 @@ class ResumeTest(TrainTestCase):
       replay__updates_per_iteration=2.5,
       replay__weights='proportional(exponent=0.6)',
       replay__feedback='reweighted_advantage_magnitude()',
+      replay__num_prompts=8,
+      sampler__prompts=tiny.REPLAYED_PROMPTS,
       loss__row_weights='per_importance_weights(exponent=0.4)',
       loss__policy='decoupled_ppo(clip_low=0.2, clip_high=0.2, max_ratio=2.0) '
       '+ reference_kl(coefficient=0.1)',
@@ -256,6 +258,7 @@ class ResumeTest(TrainTestCase):
     self.assertEqual(
       [line['updates/applied'] for line in of_seed_0], [2, 3, 2, 3]
     )
+    self.assertIn(0.5, [x['prompts/replayed_fraction'] for x in of_seed_0])
     priorities = np.asarray(actual.buffer.priorities)
     magnitudes = np.abs(np.asarray(actual.buffer.rollouts.advantages))
     self.assertFalse(np.allclose(priorities, magnitudes))

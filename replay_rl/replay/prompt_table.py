@@ -3,15 +3,24 @@
 A table has N entries, `base.PromptTable`. A run visits it once per generation,
 with all groups of rollouts, also those that the buffer does not store. On a
 mesh the table is whole on every device, and each device computes the same
-table. Weight rules read it, see `prompt_weights`.
+table. Weight rules read it, see `prompt_weights`, and so does the choice of the
+next prompts, see `prompt_choice`.
 """
+
+from typing import Annotated
 
 import jax.numpy as jnp
 
 from replay_rl import base
+from replay_rl import constants
 from replay_rl.replay import storage
 
 MAX_PROMPTS = 2**30  # An index, and N for none, must fit an int32.
+
+Center = Annotated[base.Scalar, constants.FRACTION]
+# At 0.1, a rate that differs from the center by 1 has the weight exp(-50), and
+# can still be drawn.
+Width = Annotated[base.Scalar, constants.interval('[0.1, inf]')]
 
 
 def init(num_prompts: int) -> base.PromptTable:
@@ -32,6 +41,8 @@ def init(num_prompts: int) -> base.PromptTable:
     num_correct=jnp.zeros(num_prompts, jnp.int32),
     latest_rate=jnp.zeros(num_prompts, jnp.float32),
     last_visit=jnp.zeros(num_prompts, jnp.uint32),
+    stream_index=jnp.zeros(num_prompts, jnp.uint32),
+    num_replayed=jnp.zeros([], jnp.uint32),
     num_replaced=jnp.zeros([], jnp.uint32),
   )
 
@@ -46,6 +57,8 @@ def visit(
   prompt_id: base.Array,
   rewards: base.Array,
   generation: base.Array,
+  *,
+  stream_index: base.Array | None = None,
 ) -> base.PromptTable:
   """Adds the groups of one generation to the statistics of their prompts.
 
@@ -60,6 +73,8 @@ def visit(
     prompt_id: `[P]` uint32, the prompt of each group.
     rewards: `[P, G]` float32, of the rollouts of each group.
     generation: `[]` uint32, number of this generation, modulo 2^32.
+    stream_index: `[P]` uint32, see `prompt_choice`; of several groups of a
+      prompt, the table has that of the first. None for zeros.
 
   Raises:
     ValueError: a shape or a type does not fit.
@@ -70,10 +85,15 @@ def visit(
       f'rewards = {rewards.dtype}{list(rewards.shape)}: must have the shape '
       f'[{num_groups}, G], a row for each prompt_id'
     )
-  prompt_id_P, rewards_PG = storage.whole((prompt_id, rewards))
+  if stream_index is None:
+    stream_index = jnp.zeros_like(prompt_id)
+  prompt_id_P, rewards_PG, index_P = storage.whole(
+    (prompt_id, rewards, stream_index)
+  )
   is_same_PP = prompt_id_P[:, None] == prompt_id_P[None, :]
   order_P = jnp.arange(num_groups)
-  is_first_P = jnp.argmax(is_same_PP, axis=1) == order_P
+  first_P = jnp.argmax(is_same_PP, axis=1)
+  is_first_P = first_P == order_P
   num_visits_P = jnp.sum(is_same_PP, axis=1, dtype=jnp.int32)
   num_rollouts_P = num_visits_P * rewards.shape[1]
   correct_P = jnp.sum(is_correct(rewards_PG), axis=1, dtype=jnp.int32)
@@ -121,6 +141,8 @@ def visit(
     num_correct=add(table.num_correct, num_correct_P),
     latest_rate=put(table.latest_rate, rate_P),
     last_visit=put(table.last_visit, generation.astype(jnp.uint32)),
+    stream_index=put(table.stream_index, index_P[first_P]),
+    num_replayed=table.num_replayed,
     num_replaced=table.num_replaced + jnp.sum(is_lost_P, dtype=jnp.uint32),
   )
 
@@ -156,6 +178,13 @@ def lookup(table: base.PromptTable, prompt_id: base.Array) -> base.Array:
   return jnp.where(
     is_known_C, order_N.at[place_C].get(mode='clip'), num_entries
   )
+
+
+def rate_density(
+  table: base.PromptTable, center: base.Scalar, width: base.Scalar
+) -> base.Array:
+  """Returns `[N]` float32, exp(-((rate - center) / width)^2 / 2)."""
+  return jnp.exp(-(((table.latest_rate - center) / width) ** 2) / 2)
 
 
 def of_buffer(state: base.BufferState, reader: str) -> base.PromptTable:

@@ -16,11 +16,6 @@ from replay_rl import constants
 from replay_rl.replay import buffer
 from replay_rl.replay import prompt_table
 
-Center = Annotated[base.Scalar, constants.FRACTION]
-# At 0.1, a rate that differs from the center by 1 has the weight exp(-50), and
-# can still be drawn.
-Width = Annotated[base.Scalar, constants.interval('[0.1, inf]')]
-
 
 @constants.checked
 def max_age_batches(
@@ -49,7 +44,11 @@ def max_age_batches(
 
 @constants.checked
 def pass_rate(
-  state: base.BufferState, step: base.Array, *, center: Center, width: Width
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  center: prompt_table.Center,
+  width: prompt_table.Width,
 ) -> base.Array:
   """Draws prompts by a normal density of their latest pass rate.
 
@@ -66,7 +65,11 @@ def pass_rate(
 
 @constants.checked
 def correct_by_pass_rate(
-  state: base.BufferState, step: base.Array, *, center: Center, width: Width
+  state: base.BufferState,
+  step: base.Array,
+  *,
+  center: prompt_table.Center,
+  width: prompt_table.Width,
 ) -> base.Array:
   """`pass_rate` for the correct rows of each prompt; zero for all others.
 
@@ -104,7 +107,7 @@ def _by_pass_rate(
   """Returns the density of each prompt, shared by its rows to draw."""
   table = prompt_table.of_buffer(state, reader)
   entry_C = prompt_table.lookup(table, _prompt_ids(state, reader))
-  density_N = jnp.exp(-(((table.latest_rate - center) / width) ** 2) / 2)
+  density_N = prompt_table.rate_density(table, center, width)
   density_N = jnp.where(table.latest_rate < 1, density_N, 0.0)
   num_rows_N = jnp.zeros(table.is_valid.shape, jnp.int32)
   num_rows_N = num_rows_N.at[entry_C].add(is_drawn_C, mode='drop')

@@ -122,6 +122,7 @@ class Sampler:
   # Prompts of the training set of a task in JAX, which a run visits in order,
   # epoch after epoch; None: each prompt is new.
   num_distinct_prompts: OptionalCount
+  prompts: str  # A function of replay.prompt_choice.
 
 
 @dataclasses.dataclass(kw_only=True)

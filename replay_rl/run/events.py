@@ -108,7 +108,7 @@ def in_jax(parts: state.Parts, task: task_lib.Task) -> Actions:
 
   def generate_and_judge(run, event):
     generation_lib.spans_of(event, parts)  # Raises if there are any.
-    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    prompts = generation_lib.draw_prompts(run, parts, task)
     policy = generation_lib.policy(run)
     generation = generation_lib.generate(policy, prompts, parts)
     return generation, *generation_lib.judge(generation, task)
@@ -186,7 +186,7 @@ def remember(
     is_valid=is_kept,
     keep_scores=keep_scores,
   )
-  stored = _visit(stored, rollouts, parts, generation=run.buffer.num_batches)
+  stored = _visit(run, stored, rollouts, generation.prompts, parts)
   num_tokens = jnp.sum(completions.lengths)
   ledger = ledger_lib.add(
     run.ledger,
@@ -204,7 +204,7 @@ def remember(
     **metrics.of_overwritten(run.buffer, slots, parts.histogram_bins),
     'buffer/num_valid': buffer_lib.num_valid(stored),
     'buffer/num_repaired_priorities': stored.num_repaired_priorities,
-    **metrics.of_prompts(stored),
+    **metrics.of_prompts(stored, run.buffer.prompts, parts.num_prompts),
   }
   if rollouts.token_versions is not None:
     newest_F = jnp.max(rollouts.token_versions, axis=1)
@@ -238,25 +238,37 @@ def _reference_logprobs(
 
 
 def _visit(
+  run: state.RunState,
   stored: base.BufferState,
   rollouts: base.Rollout,
+  prompts: base.Prompts,
   parts: state.Parts,
-  *,
-  generation: base.Array,
 ) -> base.BufferState:
-  """Adds all F rollouts to the table of prompts, if there is one."""
+  """Adds all F rollouts to the table of prompts, if there is one.
+
+  `run` is the state before the insert, and `stored` its buffer after it.
+  """
   if stored.prompts is None:
     return stored
   # The rollouts of a group are neighbours.
   groups = (parts.num_prompts, parts.group_size)
-  prompt_id, rewards = storage.whole((rollouts.prompt_id, rollouts.rewards))
-  prompts = prompt_table.visit(
-    stored.prompts,
-    prompt_id.reshape(groups)[:, 0],
-    rewards.reshape(groups),
-    generation,
+  prompt_id_P, rewards_PG, index_P = jax.tree.map(
+    lambda leaf: leaf.reshape(groups),
+    storage.whole((rollouts.prompt_id, rollouts.rewards, prompts.stream_index)),
   )
-  return stored._replace(prompts=prompts)
+  num_replayed = stored.prompts.num_replayed
+  if index_P is not None:
+    index_P = index_P[:, 0]
+    is_replayed_P = index_P != generation_lib.new_prompts(run, parts)
+    num_replayed += jnp.sum(is_replayed_P, dtype=jnp.uint32)
+  table = prompt_table.visit(
+    stored.prompts,
+    prompt_id_P[:, 0],
+    rewards_PG,
+    run.buffer.num_batches,
+    stream_index=index_P,
+  )
+  return stored._replace(prompts=table._replace(num_replayed=num_replayed))
 
 
 def learn(

@@ -13,6 +13,7 @@ from replay_rl.replay import compose
 from replay_rl.replay import compose_groups
 from replay_rl.replay import feedback
 from replay_rl.replay import keep
+from replay_rl.replay import prompt_choice
 from replay_rl.replay import prompt_weights
 from replay_rl.replay import sampling
 from replay_rl.replay import weights
@@ -89,6 +90,10 @@ KINDS = {
       others=(compose_groups, collected),
     ),
   ),
+  'prompts': (
+    'sampler.prompts',
+    _kind(prompt_choice, 'state', 'new', 'rng_key'),
+  ),
   'feedback': ('replay.feedback', _kind(feedback, 'batch', 'outcome')),
   'advantage': (
     'loss.advantage',
@@ -156,7 +161,7 @@ def choose(
   for name in functions:
     if name not in KINDS:
       raise ValueError(f'function = {name!r}: must be one of {list(KINDS)}')
-    if name == 'task' and config.text:
+    if name in ('task', 'prompts') and config.text:
       raise ValueError(
         f'function = {name!r}: must not be given for task = {config.task!r}'
       )
@@ -291,4 +296,5 @@ def bind(
     batch_advantage_fn=bound('loss.batch_advantage'),
     keep_rule=bound('replay.keep'),
     feedback_fn=bound('replay.feedback'),
+    choose_prompts_fn=bound('sampler.prompts'),
   )

@@ -129,24 +129,44 @@ def _check(event: schedule.Generate) -> None:
 
 
 def draw_prompts(
-  seed: base.Array,
-  clock: state.Clock,
-  parts: state.Parts,
-  task: task_lib.Task,
+  run: state.RunState, parts: state.Parts, task: task_lib.Task
 ) -> base.Prompts:
   """Returns the prompts of the next generation, `[P]`, of a task in JAX.
 
-  The random key of a prompt depends only on the seed and the number of its
-  group, not on P; with a training set of n prompts, on that number modulo n.
+  The random key of a prompt depends only on the seed and its `stream_index`.
+
+  Args:
+    run: the state; its weights, and the rows of its buffer, are not read.
+    parts: see `state.Parts`.
+    task: the task.
   """
-  first_group = clock.num_rollouts // jnp.uint32(parts.group_size)
-  groups_P = first_group + jnp.arange(parts.num_prompts, dtype=jnp.uint32)
-  if parts.num_distinct_prompts is not None:
-    groups_P %= jnp.uint32(parts.num_distinct_prompts)
+  index_P = parts.bind(run.hyper).choose_prompts_fn(
+    run.buffer._replace(rollouts=None),
+    new_prompts(run, parts),
+    rng.stream_key(run.seed, 'prompt_choice', run.buffer.num_batches),
+  )
   prompts = jax.vmap(
-    lambda group: task.prompts_fn(rng.stream_key(seed, 'prompts', group), 1)
-  )(groups_P)
-  return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), prompts)
+    lambda index: task.prompts_fn(rng.stream_key(run.seed, 'prompts', index), 1)
+  )(index_P)
+  prompts = jax.tree.map(
+    lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), prompts
+  )
+  return prompts._replace(stream_index=index_P)
+
+
+def new_prompts(run: state.RunState, parts: state.Parts) -> base.Array:
+  """Returns `[P]` uint32, the `stream_index` of the next new prompts, in order.
+
+  It counts the groups before that had a new prompt, so it does not depend on P;
+  with a training set of n prompts, it is that number modulo n.
+  """
+  first = run.clock.num_rollouts // jnp.uint32(parts.group_size)
+  if run.buffer.prompts is not None:
+    first -= run.buffer.prompts.num_replayed
+  index_P = first + jnp.arange(parts.num_prompts, dtype=jnp.uint32)
+  if parts.num_distinct_prompts is not None:
+    index_P %= jnp.uint32(parts.num_distinct_prompts)
+  return index_P
 
 
 def generate(

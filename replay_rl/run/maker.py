@@ -228,7 +228,17 @@ class Maker(NamedTuple):
         functools.partial(generation_lib.draw_prompts, parts=parts, task=task)
       )
       judge = self.program(functools.partial(generation_lib.judge, task=task))
-      return lambda run: prompts(run.seed, run.clock), judge
+      return (
+        lambda run: prompts(
+          run._replace(
+            sampler=None,
+            reference_params=None,
+            learner=None,
+            buffer=run.buffer._replace(rollouts=None),
+          )
+        ),
+        judge,
+      )
     draw, judge = judging.prompts_and_judge(
       task,
       num_prompts=parts.num_prompts,

@@ -203,14 +203,18 @@ def of_events(before: base.Metrics, now: base.Metrics) -> base.Metrics:
   return both | {'never_used_fraction': num_unused / both['num_overwritten']}
 
 
-def of_prompts(state: base.BufferState) -> base.Metrics:
+def of_prompts(
+  state: base.BufferState, before: base.PromptTable | None, num_groups: int
+) -> base.Metrics:
   """Returns the metrics of the table of prompts; none without a table.
 
   Args:
     state: the buffer after a generation.
+    before: the table before it.
+    num_groups: P, groups of the generation.
   """
   table = state.prompts
-  if table is None:
+  if table is None or before is None:
     return {}
   num_entries = table.is_valid.shape[0]
   num_seen = jnp.sum(table.is_valid, dtype=jnp.int32)
@@ -221,6 +225,8 @@ def of_prompts(state: base.BufferState) -> base.Metrics:
   return {
     'buffer/num_replaced_prompts': table.num_replaced,
     'prompts/num_seen': num_seen,
+    'prompts/replayed_fraction': (table.num_replayed - before.num_replayed)
+    / num_groups,
     'prompts/solved_fraction': num_solved / num_seen,
     'prompts/num_unknown_rows': jnp.sum(is_unknown_C, dtype=jnp.int32),
   }

@@ -22,6 +22,7 @@ def check(
 ) -> None:
   """Raises ValueError for the first pair of choices that is not allowed."""
   _check_stop(config, chosen)
+  _check_prompts(config, chosen)
   _check_truncation(config, chosen)
   _check_penalties(chosen)
   _check_needed(
@@ -101,6 +102,19 @@ def _check_stop(
     raise ValueError(
       f'stop = {config.stop!r}: must have no level where nothing is evaluated '
       '(evaluation.every = 0, evaluation.every_cost = None)'
+    )
+
+
+def _check_prompts(
+  config: config_lib.Config, chosen: Mapping[str, choices.Choice]
+) -> None:
+  if 'sampler.prompts' not in chosen or config.text is None:
+    return
+  if _names(chosen, 'sampler.prompts') != {'in_order'}:
+    raise ValueError(
+      f'sampler.prompts = {chosen["sampler.prompts"].text!r}: must be '
+      f"'in_order()' for task = {config.task!r}, whose prompts come from the "
+      'host'
     )
 
 

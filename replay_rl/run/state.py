@@ -98,6 +98,7 @@ class Functions(NamedTuple):
   keep_rule: scores the slots that an insert may overwrite; None overwrites the
     oldest rollout.
   feedback_fn: new priorities of the rows of an update; None changes none.
+  choose_prompts_fn: the prompts of a generation, of a task in JAX.
   """
 
   generate_fn: GenerateFn
@@ -108,6 +109,7 @@ class Functions(NamedTuple):
   batch_advantage_fn: base.BatchAdvantageFn | None
   keep_rule: base.KeepRule | None
   feedback_fn: base.FeedbackFn | None
+  choose_prompts_fn: base.ChoosePromptsFn
 
 
 class Parts(NamedTuple):

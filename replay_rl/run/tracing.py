@@ -75,6 +75,16 @@ def check(
   )
   if functions.keep_rule is not None:
     _shapes(named('replay.keep'), functions.keep_rule, run.buffer, step)
+  prompt_indices = _shapes(
+    named('sampler.prompts'),
+    functions.choose_prompts_fn,
+    run.buffer._replace(rollouts=None),
+    jax.ShapeDtypeStruct((parts.num_prompts,), jnp.uint32),
+    rng_key,
+  )
+  _check_rows(
+    named('sampler.prompts'), prompt_indices, parts.num_prompts, jnp.uint32
+  )
   batch = _shapes(
     named('replay.compose', 'replay.weights', 'replay.draw'),
     functions.compose_fn,
@@ -206,12 +216,18 @@ def _shapes(
     raise ValueError(f'{what}: must fit the run ({reason})') from error
 
 
-def _check_rows(what: str, values: base.PyTree, num_rows: int) -> None:
-  """Raises ValueError if a function does not return one float32 of each row."""
+def _check_rows(
+  what: str,
+  values: base.PyTree,
+  num_rows: int,
+  expected: jax.typing.DTypeLike = jnp.float32,
+) -> None:
+  """Raises ValueError if a function does not return one number of each row."""
   shape, dtype = getattr(values, 'shape', ()), getattr(values, 'dtype', None)
-  if shape != (num_rows,) or dtype != jnp.float32:
+  if shape != (num_rows,) or dtype != expected:
     raise ValueError(
-      f'{what}: must return float32[{num_rows}], not {dtype}{list(shape)}'
+      f'{what}: must return {jnp.dtype(expected)}[{num_rows}], not '
+      f'{dtype}{list(shape)}'
     )
 
 

@@ -23,16 +23,22 @@ class Twin:
   def __init__(self, num_prompts: int):
     self.entries: list[dict | None] = [None] * num_prompts
     self.num_replaced = 0
+    self.num_replayed = 0  # The run counts it, and no visit.
 
   def find(self, prompt_id: int) -> int:
     ids = [entry and entry['prompt_id'] for entry in self.entries]
     return ids.index(prompt_id) if prompt_id in ids else len(ids)
 
-  def visit(self, prompt_ids, rewards, generation):
+  def visit(self, prompt_ids, rewards, generation, stream_index=None):
     """Takes a generation whose number never wraps around."""
-    by_prompt = {}
-    for prompt_id, row in zip(prompt_ids, rewards, strict=True):
+    by_prompt, index_of = {}, {}
+    if stream_index is None:
+      stream_index = [0] * len(prompt_ids)
+    for prompt_id, row, index in zip(
+      prompt_ids, rewards, stream_index, strict=True
+    ):
       by_prompt.setdefault(int(prompt_id), []).append(row)
+      index_of.setdefault(int(prompt_id), int(index))
     new = [p for p in by_prompt if self.find(p) == len(self.entries)]
     for prompt_id in [p for p in by_prompt if p not in new] + new:
       index = self.find(prompt_id)
@@ -58,6 +64,7 @@ class Twin:
       entry['num_correct'] += sum(is_correct)
       entry['latest_rate'] = np.float32(sum(is_correct) / len(is_correct))
       entry['last_visit'] = generation
+      entry['stream_index'] = index_of[prompt_id]
 
   def table(self) -> base.PromptTable:
     def column(name, dtype):
@@ -67,13 +74,14 @@ class Twin:
 
     return base.PromptTable(
       is_valid=np.array([entry is not None for entry in self.entries]),
+      num_replayed=np.array(self.num_replayed),
       num_replaced=np.array(self.num_replaced),
       latest_rate=column('latest_rate', np.float32),
       **{
         name: column(name, int)
         for name in (
           *('prompt_id', 'num_visits', 'num_rollouts', 'num_correct'),
-          'last_visit',
+          *('last_visit', 'stream_index'),
         )
       },
     )
@@ -100,12 +108,15 @@ class VisitTest(parameterized.TestCase):
       rewards = rng.choice([-1.0, 0.0, 1e-3, 1.0], (num_groups, 3))
       if rng.random() < 0.3:
         rewards[:] = 1.0
-      twin.visit(prompt_id, rewards, generation)
+      # Several groups of a prompt have different ones.
+      stream_index = rng.integers(2**32, size=num_groups)
+      twin.visit(prompt_id, rewards, generation, stream_index)
       table = VISIT(
         table,
         jnp.asarray(prompt_id, jnp.uint32),
         jnp.asarray(rewards, jnp.float32),
         jnp.uint32(generation % 2**32),
+        stream_index=jnp.asarray(stream_index, jnp.uint32),
       )
       actual = jax.device_get(table)
       chex.assert_trees_all_equal(actual, twin.table())

@@ -75,6 +75,7 @@ class ExperimentTest(parameterized.TestCase):
       records['replay.weights'],
       {'text': 'recency(half_life=8)', 'functions': {}},
     )
+    self.assertEqual(records['sampler.prompts']['text'], 'in_order()')
     self.assertNotIn('replay.keep', records)
 
   def test_a_vocabulary_that_lacks_tokens_of_the_task_is_refused(self):

@@ -187,6 +187,7 @@ class RememberTest(parameterized.TestCase):
       'buffer/num_replaced_prompts': 0,
       'prompts/num_seen': 2,
       'prompts/solved_fraction': 0.5,
+      'prompts/replayed_fraction': 0,
       # Slots 1 to 4, which no generation here has written.
       'prompts/num_unknown_rows': 4,
     }
@@ -247,7 +248,7 @@ class GenerateTest(absltest.TestCase):
     parts = tiny_run.with_functions(_parts(), generate_fn=_generate)
     parts = parts._replace(num_prompts=3, group_size=2)
     run = _started()
-    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    prompts = generation_lib.draw_prompts(run, parts, task)
     # 9 groups of 2 came before.
     expected = jax.tree.map(
       lambda *rows: jnp.concatenate(rows),
@@ -255,7 +256,7 @@ class GenerateTest(absltest.TestCase):
         _prompts(rng.stream_key(SEED, 'prompts', group), 1)
         for group in (9, 10, 11)
       ),
-    )
+    )._replace(stream_index=jnp.arange(9, 12, dtype=jnp.uint32))
     chex.assert_trees_all_equal(prompts, expected)
     generation = generation_lib.generate(
       generation_lib.policy(run), prompts, parts
@@ -281,7 +282,7 @@ class GenerateTest(absltest.TestCase):
     almost = run.clock._replace(num_rollouts=jnp.uint32(2**32 - 8))
     run = run._replace(clock=almost)
     task = build.task(tiny.config())
-    prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+    prompts = generation_lib.draw_prompts(run, parts, task)
     generation = generation_lib.generate(
       generation_lib.policy(run), prompts, parts
     )

@@ -48,7 +48,7 @@ class CycleTest(parameterized.TestCase):
 
     @jax.jit
     def generate_and_judge(run):
-      prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+      prompts = generation_lib.draw_prompts(run, parts, task)
       generation = generation_lib.generate(
         generation_lib.policy(run), prompts, parts
       )
@@ -190,7 +190,7 @@ class GenerateTest(parameterized.TestCase):
     half_parts = parts._replace(num_prompts=2)
 
     def generated(parts, run):
-      prompts = generation_lib.draw_prompts(run.seed, run.clock, parts, task)
+      prompts = generation_lib.draw_prompts(run, parts, task)
       return jax.jit(functools.partial(generation_lib.generate, parts=parts))(
         generation_lib.policy(run), prompts
       )

@@ -301,6 +301,7 @@ def _run(sizes):
     replay__num_prompts=5,
     replay__weights='unsolved() * max_age_batches(limit=0)',
     sampler__num_distinct_prompts=7,
+    sampler__prompts=tiny.REPLAYED_PROMPTS,
     mesh__shape=dict(zip(mesh_lib.AXES, sizes, strict=True)),
   )
   with tempfile.TemporaryDirectory() as folder:
@@ -314,7 +315,14 @@ class RunTest(parameterized.TestCase):
     eight, one = _run((2, 2, 2)), _run(ONE)
     buffers.assert_integers_equal(eight.buffer, one.buffer)
     chex.assert_trees_all_equal(eight.buffer.prompts, one.buffer.prompts)
-    self.assertEqual(one.buffer.prompts.num_replaced.tolist(), [2])
+    # The second generation has prompts 4 and 5, and two of 1 to 3 again: 0 is
+    # among the next four of the training set.
+    indices = one.buffer.prompts.stream_index[0].tolist()
+    self.assertContainsSubset([4, 5], indices)
+    self.assertEqual(one.buffer.prompts.num_replayed.tolist(), [2])
+    self.assertEqual(one.buffer.prompts.num_replaced.tolist(), [1])
+    first, second = one.buffer.rollouts.prompt_id[0, ::4].reshape(2, 4)
+    self.assertContainsSubset(second[2:], first[1:])
     chex.assert_trees_all_equal(eight.ledger, one.ledger)
     # Adam's step of 1e-2 turns with the sign of a gradient near zero.
     chex.assert_trees_all_close(

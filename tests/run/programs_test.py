@@ -14,6 +14,7 @@ from replay_rl import base
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import programs
+from tests import tiny
 from tests.run import tiny_run
 
 EVENTS = {'generate', 'judge', 'remember', 'learn', 'publish'}
@@ -118,7 +119,11 @@ class CycleTest(parameterized.TestCase):
   def test_events_as_programs_of_their_own_are_the_cycle(
     self, n, has_sampler_mesh
   ):
-    experiment = tiny_run.experiment(sampler__weight_lag=2 * n)
+    experiment = tiny_run.experiment(
+      sampler__weight_lag=2 * n,
+      sampler__prompts=tiny.REPLAYED_PROMPTS,
+      replay__num_prompts=8,
+    )
     mesh = mesh_lib.make(tiny_run.ONE_DEVICE)
     apart = {
       'buffer_memory': 'pinned_host',
@@ -151,6 +156,10 @@ class CycleTest(parameterized.TestCase):
     self.assertEqual(whole[0].learner.step, 8)
     stored = whole[0].buffer.rollouts.policy_version
     self.assertEqual(stored.max(), 2 * (3 - n))
+    self.assertGreater(whole[0].buffer.prompts.num_replayed, 0)
+    chex.assert_trees_all_equal(
+      apart[0].buffer.prompts, whole[0].buffer.prompts
+    )
     chex.assert_trees_all_equal(apart[0].clock, whole[0].clock)
     chex.assert_trees_all_equal(apart[0].ledger, whole[0].ledger)
     chex.assert_trees_all_close(apart, whole, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ from ml_collections import config_flags
 
 from replay_rl.run import build
 from replay_rl.tasks import task as task_lib
+from tests import tiny
 from tests import tiny_text
 
 
@@ -21,6 +22,11 @@ class TextSettingsTest(parameterized.TestCase):
     ({'text': None}, r"text = None: must be given for task = 'problems\(\)'"),
     ({'task': 'countdown()'}, 'text = .*must be None for task'),
     ({'warm_start__num_steps': 5}, 'warm_start.num_steps = 5: must be 0'),
+    (
+      {'sampler__prompts': tiny.REPLAYED_PROMPTS},
+      r"^sampler.prompts = 'replayed_prompts\(.*\)': must be 'in_order\(\)' "
+      r"for task = 'problems\(\)', whose prompts come from the host$",
+    ),
     ({'model__vocab_size': 10}, 'model.vocab_size = 10: must be at least'),
     (
       {
