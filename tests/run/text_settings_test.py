@@ -7,6 +7,7 @@ from absl.testing import parameterized
 from ml_collections import config_flags
 
 from replay_rl.run import build
+from replay_rl.run import functions
 from replay_rl.tasks import task as task_lib
 from tests import tiny
 from tests import tiny_text
@@ -55,6 +56,17 @@ class TextSettingsTest(parameterized.TestCase):
     config = tiny_text.config(folder, **changes)
     with self.assertRaisesRegex(ValueError, message):
       build.experiment(config, build.task(config).shape)
+
+  @parameterized.parameters('task', 'prompts')
+  def test_a_function_that_a_task_in_text_ignores_is_refused(self, name):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    config = tiny_text.config(folder)
+    with self.assertRaisesRegex(
+      ValueError,
+      f'^function = {name!r}: must not be given for task = '
+      r"'problems\(\)'$",
+    ):
+      functions.choose(config, {name: lambda state, new, rng_key: new})
 
   @parameterized.parameters(
     ('{"date_string": "26 Jul 2024"}', {'date_string': '26 Jul 2024'}),
