@@ -333,6 +333,14 @@ _BY_PROMPT |= {
   'unsolved': _REUSE | _CURRICULUM | {'replay.weights': 'unsolved()'},
 }
 
+_BY_PROMPT |= {
+  'prompt_replay': {
+    'replay.num_prompts': 4096,
+    'sampler.prompts': 'replayed_prompts(fraction=0.5, center=0.5, width=0.2, '
+    'max_visits=4, cooldown=2)',
+  }
+}
+
 # "When to Stop Reusing: Dynamic Gradient Gating" (arXiv 2605.19425).
 _FOUR_TIMES = {'replay.updates_per_iteration': 4}
 _GATES = {

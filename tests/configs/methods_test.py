@@ -53,6 +53,7 @@ _TRAINED = [
 _PAGED_KINDS = (
   *('weights', 'keep', 'draw', 'compose', 'feedback', 'advantage', 'loss'),
   *('batch_advantage', 'statistics', 'normalizer', 'row_weights', 'gate'),
+  'prompts',
 )
 # Compositions of fresh rows and others.
 _MIXED = ('same_prompt', 'fresh_filled', 'fresh_first', 'fresh_anchored')
