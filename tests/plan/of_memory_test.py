@@ -170,6 +170,9 @@ class MainTest(parameterized.TestCase):
       tiny.config(
         sampler__weight_lag=4,
         optimizer__gate='gradient_gate(threshold=0.1, window=2, squared=False)',
+        loss__policy='vcpo(max_ratio=8.0) + reference_kl(coefficient=0.1) + '
+        'decoupled_ppo(clip_low=0.2, clip_high=0.2, max_ratio=5.0)',
+        loss__statistics='optimal_baseline(max_ratio=8.0)',
       ),
       device='h100',
       mesh={'data': 1, 'fsdp': 1, 'tensor': 1},

@@ -59,9 +59,8 @@ class PromptsTest(parameterized.TestCase):
   def test_operands_are_uniform_and_each_prompt_has_its_own_id(self):
     task = addition.make(num_digits=2, forget_probability=0.5)
     prompts_fn = jax.jit(task.prompts_fn, static_argnums=1)
-    tokens, _, prompt_id, _ = jax.device_get(
-      prompts_fn(jax.random.key(0), 4000)
-    )
+    prompts = jax.device_get(prompts_fn(jax.random.key(0), 4000))
+    tokens, prompt_id = prompts.tokens, prompts.prompt_id
     _, first, again = np.unique(
       tokens, axis=0, return_index=True, return_inverse=True
     )
