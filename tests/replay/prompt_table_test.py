@@ -152,7 +152,7 @@ class VisitTest(parameterized.TestCase):
     self.assertEqual(table.num_replaced.dtype, jnp.uint32)
 
   def test_a_rate_of_all_is_exactly_one(self):
-    for size in range(1, 50):
+    for size in (1, 3, 7, 49):  # 49 times the float 1 / 49 is not 1.
       table = VISIT(
         prompt_table.init(1),
         jnp.zeros(1, jnp.uint32),

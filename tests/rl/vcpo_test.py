@@ -101,7 +101,7 @@ class VcpoTest(parameterized.TestCase):
 
 
 class RowGradNormsTest(parameterized.TestCase):
-  @parameterized.product(tied=(True, False), num_microbatches=(1, 2))
+  @parameterized.parameters((True, 1), (False, 2))
   def test_they_are_those_of_each_row_alone(self, tied, num_microbatches):
     parts = updates.make_parts(tied)
     params = parts.init_params_fn(jax.random.key(0))
@@ -126,7 +126,7 @@ class RowGradNormsTest(parameterized.TestCase):
       )
       return base.TokenLoss(loss_BT, inputs.loss_mask & False)
 
-    for row in range(4):
+    for row in (1, 2):  # A row that is valid, and the one that is not.
       one_hot = (jnp.arange(4) == row).astype(jnp.float32)
       _, outcome, _ = updates.update(
         *(parts, params, rollouts._replace(rewards=one_hot), is_valid),
