@@ -154,17 +154,22 @@ def loss_reads(parts: state.Parts) -> frozenset[str]:
     parts: the functions and sizes; `loss_reads` and `num_rows` are not read.
   """
   update = parts.bind(parts.hyper).update
-  rows = jnp.zeros(parts.num_fresh)
-  tokens = jnp.zeros((parts.num_fresh, parts.shape.num_tokens))
-  inputs = base.LossInputs(
-    logprobs=tokens,
-    behavior_logprobs=tokens,
-    rewards=rows,
-    advantages=rows,
-    loss_mask=tokens > 0,
-    age=rows.astype(jnp.int32),
-    token_versions=tokens.astype(jnp.int32) if parts.num_spans else None,
-  )
+
+  def make_inputs() -> base.LossInputs:
+    tokens = jnp.zeros((parts.num_fresh, parts.shape.num_tokens))
+    rows = tokens[:, 0]
+    return base.LossInputs(
+      logprobs=tokens,
+      behavior_logprobs=tokens,
+      rewards=rows,
+      advantages=rows,
+      loss_mask=tokens > 0,
+      age=rows.astype(jnp.int32),
+      token_versions=tokens.astype(jnp.int32) if parts.num_spans else None,
+    )
+
+  # Shapes alone: the arrays may be larger than the memory.
+  inputs = jax.eval_shape(make_inputs)
 
   def loss_fn(inputs):
     if update.statistics_fn is not None:
@@ -176,7 +181,8 @@ def loss_reads(parts: state.Parts) -> frozenset[str]:
       jax.eval_shape(loss_fn, inputs)
     except base.MissingFieldError as error:
       if error.field in _COMPUTED:
-        value = rows if error.field == 'row_grad_norms' else tokens
+        is_of_rows = error.field == 'row_grad_norms'
+        value = inputs.rewards if is_of_rows else inputs.logprobs
         inputs = inputs._replace(**{error.field: value})
     except (ValueError, TypeError):  # `check` refuses it, with its field.
       break
