@@ -16,7 +16,8 @@ Command: python -m replay_rl.train --config=configs/methods.py:gspo \
     --workdir=runs/gspo
 Cost: two minutes for the four seeds of replay_uniform on 2 cores of an AMD EPYC
 VM that did other work too, and a minute once for the warm start. Result: not
-tuned; tests run two iterations of most programs and trace the others.
+tuned; tests run two iterations of a third of the arms and trace the others, and
+with REPLAY_RL_EVERY_ARM=1 in the environment they run all programs.
 """
 
 from typing import Any

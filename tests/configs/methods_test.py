@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import re
 from unittest import mock
 
@@ -43,6 +44,21 @@ _TRACED = (
   *('prioritized_age_generations', 'prioritized_recomputed'),
   *('repo_recent', 'repo_highest', 'repo_random', 'rlep', 'exgrpo'),
   *('exgrpo_pass_rate', 'pass_rate', 'unsolved'),
+)
+# Each of these differs from an arm that trains by a loss, an advantage, a rule
+# or a draw, whose values have tests of their own. Their programs take minutes
+# to compile, so they train only where the environment asks for it.
+_IS_EVERY = os.environ.get('REPLAY_RL_EVERY_ARM') == '1'
+_TRACED += (
+  ()
+  if _IS_EVERY
+  else (
+    *('dr_grpo', 'reinforce', 'rloo', 'w_reinforce', 'gspo', 'cispo', 'topr'),
+    *('asymre', 'behavior_kl', 'weight_lag', 'tis', 'mis', 'icepop', 'a3po'),
+    *('fifo', 'no_replacement', 'at_least_once', 'private_shards', 'max_uses'),
+    *('newest_128', 'queue_lifo', 'naive_replay', 'four_times', 'dgg_squared'),
+    *('prioritized_fraction_0_25', 'prioritized_fraction_1'),
+  )
 )
 _TRAINED = [
   arm
