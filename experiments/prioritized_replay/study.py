@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from configs import arms
-from configs import base_small
+from experiments.replay_study import study
 from replay_rl.run import config as config_lib
 from replay_rl.sweep import cells
 
-GROUP_SIZE = base_small.GROUP_SIZE
+GROUP_SIZE = study.GROUP_SIZE
 BUDGET = 40_000.0  # Cost units of a seed.
 QUANTUM = 1_000.0  # Cost units between evaluations.
 TUNING_SEEDS = range(100, 102)
@@ -34,28 +34,14 @@ def base(task: str, *, seeds: range) -> config_lib.Config:
     task: one of the keys of `_TASKS`.
     seeds: those of each cell.
   """
-  config = base_small.on_policy(
-    _TASKS[task],
-    num_iterations=10_000,  # The cost ends a run before.
-    learning_rate=1e-4,
-  )
   return config_lib.changed(
-    config,
+    study.base(quantum=QUANTUM, seeds=seeds),
     {
-      'seed': seeds.start,
-      'num_seeds': len(seeds),
+      'task': _TASKS[task],
       'stop': f'max_cost(cost_units={BUDGET})',
       'replay.drop_zero_variance': True,
       'loss.policy': 'clipped_surrogate(clip_low=0.2, clip_high=0.28, '
       'dual_clip=10.0)',
-      'evaluation.every': 0,
-      'evaluation.every_cost': QUANTUM,
-      'evaluation.num_prompts': 256,
-      'evaluation.num_samples': 1,
-      'logging.tensorboard': False,
-      'logging.samples_every': 0,
-      'checkpoint.every': 100,
-      'checkpoint.keep': 1,
     },
   )
 

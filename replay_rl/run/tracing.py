@@ -62,11 +62,7 @@ def check(
     lambda: state.empty_prompts(parts.shape, parts.num_fresh)
   )
 
-  def named(*fields):
-    return ', '.join(
-      f'{field} = {chosen[field].text!r}' for field in fields if field in chosen
-    )
-
+  named = functools.partial(_named, chosen)
   _shapes(
     'sampler', functions.generate_fn, params, rng_key, prompts, rows.rollout_id
   )
@@ -75,15 +71,8 @@ def check(
   )
   if functions.keep_rule is not None:
     _shapes(named('replay.keep'), functions.keep_rule, run.buffer, step)
-  prompt_indices = _shapes(
-    named('sampler.prompts'),
-    functions.choose_prompts_fn,
-    run.buffer._replace(rollouts=None),
-    jax.ShapeDtypeStruct((parts.num_prompts,), jnp.uint32),
-    rng_key,
-  )
-  _check_rows(
-    named('sampler.prompts'), prompt_indices, parts.num_prompts, jnp.uint32
+  _check_prompts(
+    named('sampler.prompts'), functions, run.buffer, parts.num_prompts
   )
   batch = _shapes(
     named('replay.compose', 'replay.weights', 'replay.draw'),
@@ -142,9 +131,40 @@ def check(
       f'{truncation} with {named("loss.policy")}, whose ratio would not be 1 '
       'on rollouts of the same weights'
     )
+  if functions.batch_advantage_fn is not None and not (
+    _reads(loss_fn, inputs[0], 'advantages')
+  ):
+    raise ValueError(
+      f'{named("loss.batch_advantage")}: must be None, because loss.policy '
+      f'ignores the advantages ({named("loss.policy")})'
+    )
   if functions.feedback_fn is not None:
     _shapes(named('replay.feedback'), functions.feedback_fn, batch, outcome)
   return num_rows
+
+
+def _named(chosen: Mapping[str, choices.Choice], *fields: str) -> str:
+  """Returns the choices of some fields as text, without those that are None."""
+  return ', '.join(
+    f'{field} = {chosen[field].text!r}' for field in fields if field in chosen
+  )
+
+
+def _check_prompts(
+  what: str,
+  functions: state.Functions,
+  buffer: base.BufferState,
+  num_prompts: int,
+) -> None:
+  """Checks that the choice of prompts gives as many as a generation has."""
+  indices = _shapes(
+    what,
+    functions.choose_prompts_fn,
+    buffer._replace(rollouts=None),
+    jax.ShapeDtypeStruct((num_prompts,), jnp.uint32),
+    jax.random.key(0),
+  )
+  _check_rows(what, indices, num_prompts, jnp.uint32)
 
 
 def loss_reads(parts: state.Parts) -> frozenset[str]:

@@ -161,9 +161,14 @@ class DiskTest(train_test.TrainTestCase):
         tiny.CACHE,
       ],
       cwd=train_test.ROOT,
-      # As in `conftest.py`; else the run would write to config.json first.
       env=os.environ
-      | {'JAX_NUM_CPU_DEVICES': '8', 'JAX_NUMPY_RANK_PROMOTION': 'raise'},
+      | {
+        # As in `conftest.py`; else the run would write to config.json first.
+        'JAX_NUM_CPU_DEVICES': '8',
+        'JAX_NUMPY_RANK_PROMOTION': 'raise',
+        # Without space, an entry of the shared cache would be cut off.
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '1e9',
+      },
       capture_output=True,
       text=True,
       check=False,

@@ -102,6 +102,18 @@ class RefusedTest(parameterized.TestCase):
     ):
       _build(**changes, loss__batch_advantage='joint(eps=1e-6)')
 
+  def test_advantages_of_the_batch_for_a_loss_that_ignores_advantages(self):
+    with self.assertRaisesRegex(
+      ValueError,
+      "^loss.batch_advantage = 'joint.*': must be None, because loss.policy "
+      r"ignores the advantages \(loss.policy = 'vcpo.*'\)$",
+    ):
+      _build(
+        loss__policy='vcpo(max_ratio=8.0)',
+        loss__statistics='optimal_baseline(max_ratio=8.0)',
+        loss__batch_advantage='joint(eps=1e-6)',
+      )
+
   @parameterized.parameters(
     'fresh_filled()',
     'fresh_anchored(replay_fraction=0.5, warmup_steps=0)',
