@@ -12,7 +12,8 @@ bootstrap interval, unpaired, and p, two-sided, after Holm over the arms.
 `--choose` prints the best cell of each arm of a tuning sweep instead: that with
 the highest mean accuracy over all evaluations, and its neighbours' scores.
 
-Command: python experiments/prioritized_replay/ranking.py RUNS BASELINE
+Command: python experiments/prioritized_replay/ranking.py RUNS [RUNS ...] \
+    --baseline=name=GRPO
 """
 
 import argparse
@@ -212,11 +213,13 @@ def choose(cells: dict[str, Cell]) -> None:
 def main() -> None:
   """Prints the table, or the best cells."""
   parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('runs', type=pathlib.Path)
-  parser.add_argument('baseline', nargs='?')
+  parser.add_argument('runs', type=pathlib.Path, nargs='+')
+  parser.add_argument('--baseline')
   parser.add_argument('--choose', action='store_true')
   arguments = parser.parse_args()
-  cells = read(arguments.runs)
+  cells = {}
+  for runs in arguments.runs:
+    cells |= read(runs)
   if arguments.choose:
     choose(cells)
     return

@@ -5,6 +5,7 @@ a dual clip of 10, and spends the same cost. `make` gives an arm its batch and
 its learning rate, which are tuned for each arm and each task.
 """
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -127,6 +128,14 @@ ARMS = {
     'loss.row_weights': 'annealed_per_importance_weights(start=0.4, end=1.0, '
     'num_steps=500)',
   },
+  # The control of freshness PER: as many updates, without its priorities.
+  'two updates, uniform': lambda num_fresh: {
+    'replay.capacity': _ENDLESS,
+    'replay.updates_per_iteration': 2,
+    'replay.compose': 'fresh_first()',
+    'replay.weights': 'uniform()',
+    'replay.draw': 'blocked_inverse_cdf(stratified=True)',
+  },
   'GRPO, 64 prompts': lambda num_fresh: _DISTINCT,
   'RePO, 64 prompts': lambda num_fresh: (
     _DISTINCT
@@ -149,7 +158,6 @@ ARMS = {
   ),
 }
 
-
 # The best cells of the tuning sweeps: task, arm -> prompts of a generation and
 # learning rate.
 TUNED = {
@@ -164,19 +172,42 @@ TUNED = {
     'freshness PER': (2, 0.875e-4),
   },
 }
-# More seeds resolve a smaller difference.
-_MAIN = ('GRPO', 'anchored, uniform', 'B')
 
 
-def compared(task: str) -> list[cells.Cell]:
-  """Returns a cell for each arm of `TUNED`, with seeds from 0 on."""
+def compared(
+  task: str, names: Iterable[str], *, num_seeds: int
+) -> list[cells.Cell]:
+  """Returns a cell for each arm with its batch and rate of `TUNED`.
+
+  Args:
+    task: one of the keys of `TUNED`.
+    names: arms.
+    num_seeds: of each arm, from seed 0 on.
+  """
   return cells.make(
-    base(task, seeds=range(8)),
-    [
-      make(name, *TUNED[task][name]) | {'num_seeds': 28 if name in _MAIN else 8}
-      for name in TUNED[task]
-    ],
+    base(task, seeds=range(num_seeds)),
+    [make(name, *TUNED[task][name]) for name in names],
     named_by=['name'],
+  )
+
+
+def tuning(
+  task: str, grids: Mapping[str, Iterable[tuple[int, float]]]
+) -> list[cells.Cell]:
+  """Returns a cell for each arm, batch and rate, on the tuning seeds.
+
+  Args:
+    task: one of the keys of `_TASKS`.
+    grids: arm -> prompts of a generation and learning rates.
+  """
+  return cells.make(
+    base(task, seeds=TUNING_SEEDS),
+    [
+      make(name, num_prompts, rate)
+      for name, grid in grids.items()
+      for num_prompts, rate in grid
+    ],
+    named_by=['name', 'sampler.num_prompts', 'optimizer.learning_rate'],
   )
 
 
