@@ -261,6 +261,23 @@ class MemoryTest(parameterized.TestCase):
     self.assertNotIn('proximal weights', plain.programs['learner'])
     self.assertEqual(more.programs['learner']['proximal weights'], size)
 
+  def test_norms_of_rows_need_the_gradient_of_a_row(self):
+    config = tiny.config(
+      loss__policy='vcpo(max_ratio=2.0)',
+      loss__statistics='optimal_baseline(max_ratio=2.0)',
+    )
+    device = memory_lib.abstract_mesh(_ONE)
+    learner_needs = memory_lib.memory(config, _parts(config), device).programs[
+      'learner'
+    ]
+    plain = tiny.config(loss__policy='reinforce()')
+    others = memory_lib.memory(plain, _parts(plain), device).programs['learner']
+    self.assertNotIn('gradient of a row', others)
+    # With one microbatch, `gradients` holds one gradient of untied weights.
+    self.assertEqual(
+      learner_needs['gradient of a row'], learner_needs['gradients']
+    )
+
   @parameterized.parameters((1, False, 1), (2, False, 2), (2, True, 4))
   def test_gradients_are_untied_and_summed_over_microbatches(
     self, num_microbatches, by_age, factor
