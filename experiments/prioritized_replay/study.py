@@ -158,6 +158,12 @@ ARMS = {
   ),
 }
 
+# Those that the other tasks compare.
+OF_TASKS = (
+  *('GRPO', 'anchored, uniform', 'B'),
+  *('freshness PER', 'two updates, uniform'),
+)
+
 # The best cells of the tuning sweeps: task, arm -> prompts of a generation and
 # learning rate.
 TUNED = {
