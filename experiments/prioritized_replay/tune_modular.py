@@ -10,7 +10,7 @@ import itertools
 from experiments.prioritized_replay import study
 from replay_rl.sweep import cells
 
-PROMPTS = (2, 4, 8)
+PROMPTS = (4, 8)
 RATES = (0.875e-4, 1.75e-4, 3.5e-4)
 
 
