@@ -111,6 +111,10 @@ _ADVANTAGES_AND_LOSSES = {
   },
   'tba': _REUSE
   | {
+    # Whole groups, because the loss compares the rows of a prompt.
+    'replay.compose': 'fresh_anchored_groups(replay_fraction=1.0, '
+    'warmup_steps=0)',
+    'replay.batch_size': None,
     'replay.weights': 'exp_reward(temperature=1.0)',
     'loss.advantage': 'group_mean_baseline()',
     'loss.policy': 'tba(beta=0.01)',

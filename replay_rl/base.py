@@ -234,6 +234,7 @@ class LossInputs(NamedTuple):
   advantages: `[B]` float.
   loss_mask: `[B, T]` bool, False on rows that are not valid.
   age: `[B]` int32, learner steps since `policy_version`.
+  prompt_id: see `Prompts`.
   token_versions: see `Rollout`.
   reference_logprobs: see `Rollout`.
   proximal_logprobs: `[B, T]` float, under the learner's weights before the
@@ -250,6 +251,7 @@ class LossInputs(NamedTuple):
   advantages: Array
   loss_mask: Array
   age: Array
+  prompt_id: Array
   token_versions: Array | None = None
   reference_logprobs: Array | None = None
   proximal_logprobs: Array | None = None

@@ -65,13 +65,12 @@ def tba(
 
   Trajectory Balance with Asynchrony, https://arxiv.org/abs/2503.18929: the
   gradient of its loss, up to a constant factor, if A is
-  `advantages.group_mean_baseline`. The paper takes the mean of l over the
-  responses to one prompt, where this takes it over the batch. Nothing is
-  clipped.
+  `advantages.group_mean_baseline`. The mean of l is over the rows with the same
+  prompt, so a prompt with one row has no penalty. Nothing is clipped.
 
   Args:
-    inputs: logprobs, reference_logprobs, advantages, loss_mask and statistics
-      are read. statistics: what `statistics.mean_reference_log_ratio` returned.
+    inputs: logprobs, reference_logprobs, advantages, prompt_id, loss_mask and
+      statistics are read. statistics: what `statistics.mean_reference_log_ratio` returned.
     beta: in units of reward per nat.
 
   Raises:
@@ -79,12 +78,18 @@ def tba(
   """
   token_losses.check(inputs)
   reference_BT = base.required(inputs, 'reference_logprobs', 'tba')
-  mean = token_losses.statistic(inputs, 'mean_reference_log_ratio', 'tba')
+  means_C, prompt_id_C = (
+    token_losses.statistic(inputs, name, 'tba')
+    for name in ('mean_reference_log_ratio', 'prompt_id')
+  )
+  # Each row of a microbatch is one of the C rows of the whole batch.
+  is_prompt_BC = inputs.prompt_id[:, None] == prompt_id_C[None, :]
+  means_B = means_C[jnp.argmax(is_prompt_BC, axis=1)]
   log_ratios_BT = importance.log_ratios(
     inputs.logprobs, reference_BT, inputs.loss_mask
   )
   log_ratios_B = jnp.sum(log_ratios_BT, axis=1)
-  advantages_B = inputs.advantages - beta * (log_ratios_B - mean)
+  advantages_B = inputs.advantages - beta * (log_ratios_B - means_B)
   return token_losses.weighted(
     inputs._replace(advantages=jax.lax.stop_gradient(advantages_B)),
     1.0,

@@ -158,14 +158,16 @@ def optimal_baseline(
 
 
 def mean_reference_log_ratio(inputs: base.LossInputs) -> dict[str, base.Array]:
-  """Returns the mean of log pi(y) - log pi_ref(y) over responses, for `tba`.
+  """Returns the mean of log pi(y) - log pi_ref(y) for each prompt, for `tba`.
 
   Args:
     inputs: of the whole batch.
 
   Returns:
-    `mean_reference_log_ratio`: `[]` float, nats; rows without a token are not
-    counted, and 0 if there is no other.
+    `mean_reference_log_ratio`: `[B]` float, nats, the mean over all rows with
+      the prompt of this row; rows without a token are not counted, and 0 if
+      there is no other.
+    `prompt_id`: `[B]` uint32, the prompt of each row.
 
   Raises:
     ValueError: there are no reference_logprobs.
@@ -174,5 +176,13 @@ def mean_reference_log_ratio(inputs: base.LossInputs) -> dict[str, base.Array]:
   reference_BT = base.required(inputs, 'reference_logprobs', reader)
   mask_BT = inputs.loss_mask
   log_ratios_BT = importance.log_ratios(inputs.logprobs, reference_BT, mask_BT)
-  num_rows = jnp.sum(jnp.any(mask_BT, axis=1))
-  return {reader: jnp.sum(log_ratios_BT) / jnp.maximum(num_rows, 1)}
+  log_ratios_B = jnp.sum(log_ratios_BT, axis=1)
+  has_prompt_BB = inputs.prompt_id[:, None] == inputs.prompt_id[None, :]
+  is_counted_BB = has_prompt_BB & jnp.any(mask_BT, axis=1)[None, :]
+  totals_B = jnp.sum(
+    jnp.where(is_counted_BB, log_ratios_B[None, :], 0.0), axis=1
+  )
+  return {
+    reader: totals_B / jnp.maximum(jnp.sum(is_counted_BB, axis=1), 1),
+    'prompt_id': inputs.prompt_id,
+  }

@@ -61,6 +61,7 @@ class _Rows(NamedTuple):
   advantages: base.Array
   loss_mask: base.Array
   age: base.Array
+  prompt_id: base.Array
   token_versions: base.Array | None
   reference_logprobs: base.Array | None
   proximal_logprobs: base.Array | None
@@ -297,6 +298,7 @@ def _rows(
     advantages=rollouts.advantages,
     loss_mask=mask_BT,
     age=step - rollouts.policy_version,
+    prompt_id=rollouts.prompt_id,
     token_versions=rollouts.token_versions,
     reference_logprobs=rollouts.reference_logprobs,
     proximal_logprobs=None,

@@ -185,6 +185,7 @@ def loss_reads(parts: state.Parts) -> frozenset[str]:
       advantages=rows,
       loss_mask=tokens > 0,
       age=rows.astype(jnp.int32),
+      prompt_id=rows.astype(jnp.uint32),
       token_versions=tokens.astype(jnp.int32) if parts.num_spans else None,
     )
 

@@ -12,13 +12,16 @@ from replay_rl.rl import losses
 from replay_rl.rl import penalties
 
 AGE = 2  # Of every row.
+PROMPT_ID = 7  # Of every row.
 REFERENCE, PROXIMAL = -1.5, -1.25  # Log-probs of all tokens.
 STATISTICS = {
   'second_moment_cutoff': 0.1,
   'lowest_ratio': 0.8,
   'highest_ratio': 1.3,
-  'mean_reference_log_ratio': 0.25,
   'optimal_baseline': 0.5,
+  # Of a batch of two prompts.
+  'mean_reference_log_ratio': np.array([9.0, 0.25], np.float32),
+  'prompt_id': np.array([8, PROMPT_ID], np.uint32),
 }
 
 
@@ -31,9 +34,10 @@ def inputs_of(logprobs, behavior_logprobs, advantages, loss_mask, fields=None):
     advantages=advantages,
     loss_mask=loss_mask,
     age=jnp.full(loss_mask.shape[0], AGE, jnp.int32),
+    prompt_id=jnp.full(loss_mask.shape[0], PROMPT_ID, jnp.uint32),
     reference_logprobs=jnp.full_like(logprobs, REFERENCE),
     proximal_logprobs=jnp.full_like(logprobs, PROXIMAL),
-    statistics={name: jnp.float32(STATISTICS[name]) for name in STATISTICS},
+    statistics={name: jnp.asarray(STATISTICS[name]) for name in STATISTICS},
   )
   return inputs._replace(**(fields or {}))
 

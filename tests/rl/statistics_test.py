@@ -31,6 +31,7 @@ def inputs_of(log_ratios, advantages, mask):
     advantages=np.asarray(advantages, np.float32),
     loss_mask=np.asarray(mask, bool),
     age=np.zeros(len(advantages), np.int32),
+    prompt_id=np.zeros(len(advantages), np.uint32),
   )
 
 
@@ -292,22 +293,29 @@ class BalancedClipBoundsTest(parameterized.TestCase):
 
 
 class MeanReferenceLogRatioTest(parameterized.TestCase):
-  def test_mean_over_the_rows_that_have_tokens(self):
-    inputs = inputs_of(np.zeros((3, 3)), np.zeros(3), np.ones((3, 3), bool))
-    # log pi is -1; l is 0.5 + 1 and 2, and a row without tokens is not one.
+  def test_mean_over_the_rows_of_a_prompt_that_have_tokens(self):
+    inputs = inputs_of(np.zeros((4, 3)), np.zeros(4), np.ones((4, 3), bool))
+    # log pi is -1; l is 0.5 + 1, 2 and 4, and a row without tokens is not one.
     reference = np.array(
-      [[-1.5, -2.0, np.inf], [-3.0, -np.inf, np.inf], [9.0, 9.0, 9.0]],
+      [[-1.5, -2.0, np.inf], [-3.0, -np.inf, np.inf], [9, 9, 9], [-5, 9, 9]],
       np.float32,
     )
-    mask = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
+    mask = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0]], bool)
+    prompt_id = np.array([5, 2**32 - 1, 5, 5], np.uint32)
     mean_of = jax.jit(statistics.mean_reference_log_ratio)
-    for given, expected in ((mask, 1.75), (np.zeros_like(mask), 0.0)):
+    for given, expected in (
+      (mask, [2.75, 2.0, 2.75, 2.75]),
+      (np.zeros_like(mask), [0.0] * 4),
+    ):
       actual = mean_of(
-        inputs._replace(loss_mask=given, reference_logprobs=reference)
+        inputs._replace(
+          loss_mask=given, reference_logprobs=reference, prompt_id=prompt_id
+        )
       )
       np.testing.assert_allclose(
         actual['mean_reference_log_ratio'], expected, rtol=1e-6
       )
+      np.testing.assert_array_equal(actual['prompt_id'], prompt_id)
 
   def test_without_a_reference_policy_it_raises(self):
     with self.assertRaisesRegex(
@@ -340,6 +348,8 @@ class MicrobatchesTest(parameterized.TestCase):
     inputs = inputs._replace(
       logprobs=rng.normal(-1.0, 0.5, (4, 6)).astype(np.float32),
       reference_logprobs=rng.normal(-1.0, 0.5, (4, 6)).astype(np.float32),
+      # Rows of a prompt are in both halves.
+      prompt_id=np.array([8, 5, 5, 8], np.uint32),
     )
 
     def gradient(rows, whole):
@@ -377,8 +387,13 @@ class MicrobatchesTest(parameterized.TestCase):
     rng = np.random.default_rng(5)
     inputs = inputs_of(
       rng.normal(0.0, 0.5, (8, 6)), rng.normal(size=8), rng.random((8, 6)) < 0.8
-    )._replace(reference_logprobs=np.full((8, 6), -1.5, np.float32))
-    mesh = jax.make_mesh((4,), ('data',))
+    )._replace(
+      reference_logprobs=np.full((8, 6), -1.5, np.float32),
+      prompt_id=np.arange(8, dtype=np.uint32) % 3,
+    )
+    mesh = jax.make_mesh(
+      (4,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     rows = jax.sharding.NamedSharding(mesh, jax.P('data'))
     chex.assert_trees_all_close(
       jax.jit(statistics_fn)(jax.device_put(inputs, rows)),

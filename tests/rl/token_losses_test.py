@@ -14,6 +14,7 @@ class StatisticTest(parameterized.TestCase):
     (losses.bapo, 'lowest_ratio', {}),
     (losses.bapo, 'highest_ratio', {}),
     (penalties.tba, 'mean_reference_log_ratio', {'beta': 0.5}),
+    (penalties.tba, 'prompt_id', {'beta': 0.5}),
   )
   def test_without_the_statistic_a_loss_raises(self, loss_fn, key, constants):
     name = loss_fn.__name__

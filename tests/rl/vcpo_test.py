@@ -30,6 +30,7 @@ def _inputs(norms=NORMS):
     advantages=jnp.full(3, 99.0),  # They are not read.
     loss_mask=jnp.asarray(MASK),
     age=jnp.zeros(3, jnp.int32),
+    prompt_id=jnp.zeros(3, jnp.uint32),
     row_grad_norms=norms if norms is None else jnp.asarray(norms),
   )
 
@@ -56,6 +57,7 @@ class OptimalBaselineTest(parameterized.TestCase):
       advantages=jnp.zeros(50),
       loss_mask=jnp.ones(shape, bool),
       age=jnp.zeros(50, jnp.int32),
+      prompt_id=jnp.zeros(50, jnp.uint32),
       row_grad_norms=jnp.asarray(norms, jnp.float32),
     )
     weights = np.minimum(np.exp(log_ratios.sum(axis=1)), 2.0)
