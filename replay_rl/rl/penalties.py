@@ -70,7 +70,8 @@ def tba(
 
   Args:
     inputs: logprobs, reference_logprobs, advantages, prompt_id, loss_mask and
-      statistics are read. statistics: what `statistics.mean_reference_log_ratio` returned.
+      statistics are read. statistics: what
+      `statistics.mean_reference_log_ratio` returned.
     beta: in units of reward per nat.
 
   Raises:
