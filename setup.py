@@ -66,8 +66,8 @@ setuptools.setup(
       'tensorflow-datasets',
       'tokenizers',
     ],
-    # The reference implementation that tests/parity compares with.
-    'parity': ['torch', 'transformers'],
+    # The implementations that tests/parity compares with.
+    'parity': ['torch', 'transformers', 'trl'],
     # Also needs torch, whose CPU build is best installed on its own.
     'bench': ['datasets', 'flashbax', 'torch', 'transformers', 'trl'],
   },

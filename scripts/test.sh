@@ -2,7 +2,7 @@
 # Lint, types and every test.
 #
 # Usage: bash scripts/test.sh [--parity] [--tpu] [PYTEST ARGUMENT ...]
-#   --parity  also the comparison with transformers, which installs torch (6 GB)
+#   --parity  also the comparison with transformers and trl, which installs torch (6 GB)
 #   --tpu     also what the TPU compiler says, which installs libtpu (no TPU is used)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -34,7 +34,7 @@ say "Tests"
   "${ignored[@]}" "$@"
 case $extras in
   *parity*) ;;
-  *) say "Left out: tests/parity, against torch and transformers; run bash scripts/test.sh --parity" ;;
+  *) say "Left out: tests/parity, against transformers and trl; run bash scripts/test.sh --parity" ;;
 esac
 case $extras in
   *tpu*) ;;
