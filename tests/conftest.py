@@ -43,6 +43,13 @@ jax.config.update(
 )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
+# What runs cache, for all processes.
+if 'REPLAY_RL_TESTS_CACHE' not in os.environ:
+  os.environ['REPLAY_RL_TESTS_CACHE'] = tempfile.mkdtemp()
+  atexit.register(
+    shutil.rmtree, os.environ['REPLAY_RL_TESTS_CACHE'], ignore_errors=True
+  )
+
 # absl names the temporary folder of a test by its class and method alone, so
 # two processes must not have the same parent folder.
 os.environ['TEST_TMPDIR'] = tempfile.mkdtemp()

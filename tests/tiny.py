@@ -2,14 +2,18 @@
 
 import atexit
 import dataclasses
+import os
 import shutil
 import tempfile
 
 from replay_rl.run import config as config_lib
 
-# All tests of a process share one warm start and one cache of programs.
-CACHE = tempfile.mkdtemp()
-atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+# Data and runs that the tests of a process share.
+FOLDER = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+# All tests share warm starts and compiled programs, also from process to
+# process, see conftest.py.
+CACHE = os.environ.get('REPLAY_RL_TESTS_CACHE', FOLDER)
 
 
 # A choice for `sampler.prompts`, with a table of prompts.

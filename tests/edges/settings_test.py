@@ -17,7 +17,7 @@ from tests import tiny_text
 from tests import train_test
 from tests.edges import random_configs
 
-_DATA = pathlib.Path(tiny.CACHE) / 'data'
+_DATA = pathlib.Path(tiny.FOLDER) / 'data'
 # The same examples each time, whatever the speed of the machine.
 _ALWAYS_THE_SAME = {
   'derandomize': True,

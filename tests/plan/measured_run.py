@@ -16,6 +16,6 @@ CONFIG = tiny.config(
 @functools.cache
 def folder() -> pathlib.Path:
   """Returns the folder of the run, trained once in a process."""
-  path = pathlib.Path(tiny.CACHE) / 'a run [to] measure'
+  path = pathlib.Path(tiny.FOLDER) / 'a run [to] measure'
   train.train(CONFIG, path)
   return path
