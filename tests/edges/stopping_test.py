@@ -189,11 +189,12 @@ class DiskTest(train_test.TrainTestCase):
     ):
       ended = self._run_with_little_space(limit, parted)
       self.assertEqual(ended.returncode, 1)
+      # Threads of TensorStore may write to the same line.
       self.assertRegex(
-        ended.stderr.splitlines()[-1],
-        f"^error: path = '{parted}/{name}.*: must be writable .*; it needs up "
+        ended.stderr,
+        f"error: path = '{parted}/{name}.*: must be writable .*; it needs up "
         r'to \d+ bytes, \d+ bytes and \d+ files are free; free some, then the '
-        'same command continues$',
+        'same command continues',
       )
       kept = sorted(x.name for x in (parted / 'checkpoints').glob('?'))
       self.assertEqual(kept, ['1'])
