@@ -135,7 +135,7 @@ class PoolTest(parameterized.TestCase):
   @parameterized.parameters('SIGINT', 'SIGHUP', 'SIGTERM')
   def test_a_signal_to_all_processes_changes_no_verdict(self, name):
     pool = self.pool(num_workers=2)
-    # A process that starts may be killed, and one may do all the work meanwhile.
+    # A process that starts may be killed, while another one does all the work.
     while not all(worker.is_ready for worker in pool._workers):
       pool.run([('1', '1')] * 4)
     before = pool.pids()
