@@ -1,4 +1,4 @@
-"""The main arms on addition, tuned, with 28 seeds each.
+"""The arms of paper B on addition, tuned, with 28 seeds or 8.
 
 Command: python -m replay_rl.sweep --out=runs/prioritized_replay/addition \
     --sweep=experiments/prioritized_replay/addition.py
@@ -9,11 +9,11 @@ from experiments.prioritized_replay import study
 from replay_rl.sweep import cells
 
 _ARMS = (
-  *('GRPO', 'anchored, uniform', 'B'),
-  *('freshness PER', 'two updates, uniform'),
+  *('GRPO', 'GRPO, 1.5 x rows', 'naive replay', 'anchored, uniform'),
+  *('B', 'B, no age limit', 'B by group'),
 )
 
 
 def get_cells() -> list[cells.Cell]:
   """Returns a cell for each arm."""
-  return study.compared('addition', _ARMS, num_seeds=28)
+  return study.compared('addition', _ARMS)

@@ -158,12 +158,6 @@ ARMS = {
   ),
 }
 
-# Those that the other tasks compare.
-OF_TASKS = (
-  *('GRPO', 'anchored, uniform', 'B'),
-  *('freshness PER', 'two updates, uniform'),
-)
-
 # The best cells of the tuning sweeps: task, arm -> prompts of a generation and
 # learning rate.
 TUNED = {
@@ -176,23 +170,35 @@ TUNED = {
     'B, no age limit': (2, 0.875e-4),
     'B by group': (2, 0.875e-4),
     'freshness PER': (2, 0.875e-4),
+    'two updates, uniform': (2, 0.4375e-4),
+    'DGG': (4, 0.4375e-4),
+    'GRPO, 64 prompts': (4, 0.875e-4),
+    'RePO, 64 prompts': (2, 0.4375e-4),
+    'clip, lag 8': (4, 0.875e-4),
   },
 }
 
+# More seeds resolve a smaller difference.
+MAIN = (
+  *('GRPO', 'anchored, uniform', 'B'),
+  *('freshness PER', 'two updates, uniform'),
+)
 
-def compared(
-  task: str, names: Iterable[str], *, num_seeds: int
-) -> list[cells.Cell]:
+
+def compared(task: str, names: Iterable[str]) -> list[cells.Cell]:
   """Returns a cell for each arm with its batch and rate of `TUNED`.
 
   Args:
     task: one of the keys of `TUNED`.
-    names: arms.
-    num_seeds: of each arm, from seed 0 on.
+    names: arms; those of `MAIN` have more seeds on addition, all from 0 on.
   """
   return cells.make(
-    base(task, seeds=range(num_seeds)),
-    [make(name, *TUNED[task][name]) for name in names],
+    base(task, seeds=range(8)),
+    [
+      make(name, *TUNED[task][name])
+      | {'num_seeds': 28 if task == 'addition' and name in MAIN else 8}
+      for name in names
+    ],
     named_by=['name'],
   )
 

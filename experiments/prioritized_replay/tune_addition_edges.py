@@ -13,6 +13,7 @@ _LOWEST, _LOW, _MIDDLE, _HIGH = 0.21875e-4, 0.4375e-4, 0.875e-4, 1.75e-4
 _LARGER = ((8, _MIDDLE), (8, _HIGH))
 _GRIDS = {
   'DGG': ((2, _LOWEST), (4, _LOWEST), (8, _LOW), (8, _MIDDLE)),
+  'two updates, uniform': ((2, _LOWEST), (4, _LOWEST)),
   'GRPO, 64 prompts': _LARGER,
   'RePO, 64 prompts': ((2, _LOWEST), (4, _LOWEST)),
   'clip, lag 8': _LARGER,

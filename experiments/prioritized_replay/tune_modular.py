@@ -17,4 +17,4 @@ RATES = (0.875e-4, 1.75e-4, 3.5e-4)
 def get_cells() -> list[cells.Cell]:
   """Returns a cell for each arm, batch and rate."""
   grid = tuple(itertools.product(PROMPTS, RATES))
-  return study.tuning('modular', dict.fromkeys(study.OF_TASKS, grid))
+  return study.tuning('modular', dict.fromkeys(study.MAIN, grid))
