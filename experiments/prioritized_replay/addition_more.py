@@ -12,8 +12,7 @@ from replay_rl.sweep import cells
 
 _ARMS = (
   *('freshness PER', 'two updates, uniform', 'DGG'),
-  *('GRPO, 64 prompts', 'RePO, 64 prompts'),
-  *('clip, lag 8', 'M2PO, lag 8', 'decoupled PPO, lag 8'),
+  *('GRPO, 64 prompts', 'RePO, 64 prompts', 'clip, lag 8'),
 )
 
 
