@@ -38,6 +38,7 @@ from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import logs
 from replay_rl.run import maker as maker_lib
+from replay_rl.run import packages
 from replay_rl.run import placement
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import session as session_lib
@@ -131,8 +132,8 @@ def train(
     The state of the run, each array `[S, ...]`.
 
   Raises:
-    ValueError: a setting is not allowed, the run does not fit the memory, or
-      the folder cannot be used.
+    ValueError: a setting is not allowed, the run does not fit the memory, the
+      folder cannot be used, or a package is missing.
     stopping.DivergedError: a reward, loss, gradient or weight is not finite.
     durable.WriteError: a file cannot be written.
     stopping.EmptyUpdatesError: too many generations in a row gave no valid row.
@@ -176,6 +177,7 @@ def opened(
   workdir = _resolved(workdir)
   with processes.together('reading the config'):
     environment.check()
+    packages.check(config)
     task = build.task(config, functions)
     stack.callback(task_lib.close, task)
     experiment = build.experiment(config, task.shape, functions)

@@ -16,22 +16,16 @@ class EventFile:
     """Takes the folder; TensorBoard hides earlier events from `iteration` on.
 
     Raises:
-      ValueError: tensorboardX is not installed, or a file has the name of the
-        folder.
+      ValueError: a file has the name of the folder.
     """
     if folder.exists() and not folder.is_dir():
       raise ValueError(
         f'path = {str(folder)!r}: must be a folder; move that file away'
       )
-    try:
-      from tensorboardX import event_file_writer
-      from tensorboardX import summary
-      from tensorboardX.proto import event_pb2
-    except ImportError as error:
-      raise ValueError(
-        'logging.tensorboard = True: must be False without the package '
-        'tensorboardX, which the extra [tensorboard] installs'
-      ) from error
+    from tensorboardX import event_file_writer
+    from tensorboardX import summary
+    from tensorboardX.proto import event_pb2
+
     self._make_writer = event_file_writer.EventsWriter
     self._scalar = summary.scalar
     self._events: Any = event_pb2

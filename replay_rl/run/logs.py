@@ -216,8 +216,7 @@ def open_all(
     samples: whether to open a file for samples.
 
   Raises:
-    ValueError: a file differs from its mark or cannot be written, or
-      tensorboardX is not installed.
+    ValueError: a file differs from its mark or cannot be written.
   """
   columns = (
     rich.progress.TextColumn('{task.description}', markup=False),
