@@ -1,22 +1,26 @@
 """Package metadata; the settings of the tools are in pyproject.toml."""
 
 import pathlib
+import re
 
 import setuptools
 
 ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+  "__version__ = '(.*)'", (ROOT / 'replay_rl/__init__.py').read_text()
+)
 
 setuptools.setup(
   name='replay_rl',
-  version='0.1.0',
+  version=VERSION[1],
   description='Experience replay for RL post-training of LLMs, in JAX',
   long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
   long_description_content_type='text/markdown',
   license='Apache-2.0',
-  # The experiments import each other as `configs`, wherever a run starts.
-  packages=setuptools.find_packages(
-    include=['replay_rl', 'replay_rl.*', 'configs']
-  ),
+  # `replay_rl/configs` is a link to `configs`; an installed copy has the files.
+  packages=setuptools.find_packages(include=['replay_rl', 'replay_rl.*']),
+  package_data={'replay_rl': ['py.typed'], 'replay_rl.configs': ['*.md']},
+  entry_points={'console_scripts': ['replay-rl=replay_rl.__main__:main']},
   python_requires='>=3.11',
   install_requires=[
     'absl-py',

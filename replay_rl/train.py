@@ -1,4 +1,10 @@
-"""Trains a run: `python -m replay_rl.train --config=... --workdir=...`.
+"""Trains a run.
+
+    python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \\
+        --workdir=runs/x --config.replay.updates_per_iteration=8
+
+Every field of the config can be given so; replay_rl/run/config.py lists them.
+`--config=quickstart:reuse_4` is the config of that name of the package.
 
 The same command continues a run that stopped. Ctrl-C, SIGTERM and SIGHUP save
 a checkpoint and end the program with status 130, 143 or 129, so that a launcher

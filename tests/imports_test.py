@@ -17,6 +17,7 @@ LAYERS = (
     'overrides',
     'command_line',
     'json_files',
+    'lazy',
     'tolerances',
   ),
   ('parallel', 'disk', 'provenance'),
@@ -25,6 +26,7 @@ LAYERS = (
   ('fit', 'evaluate', 'report'),
   ('train', 'plan', 'compile_check'),
   ('sweep',),
+  ('__main__',),
 )
 _LAYER = {part: i for i, parts in enumerate(LAYERS) for part in parts}
 

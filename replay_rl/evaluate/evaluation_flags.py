@@ -91,6 +91,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     description='Samples a language model on benchmarks and judges the '
     'answers. The same command again continues where it stopped. Scores have '
     'Wilson intervals over problems.',
+    epilog='example:\n  python -m replay_rl.evaluate --workdir=runs/gsm8k '
+    '--benchmarks=math500 \\\n    --data_dir=data --n=16 --temperature=0.6 '
+    '--out=runs/gsm8k/scores',
+    formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
   )
 
