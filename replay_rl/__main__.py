@@ -18,6 +18,8 @@ PROGRAMS = {
   'sweep': 'trains many runs, here or on a cluster',
   'report': 'compares runs or sweeps: tables, figures, pages',
   'evaluate': 'samples a model on benchmarks, and judges its answers',
+  'inspect': 'prints what the replay buffer of a checkpoint holds',
+  'export': 'writes the model of a checkpoint for transformers',
   'plan': 'memory and time of a run; how much replay pays',
   'compile_check': 'compiles a run for chips that are elsewhere',
 }

@@ -24,7 +24,7 @@ LAYERS = (
   ('replay', 'rl', 'lm', 'tasks'),
   ('run',),
   ('fit', 'evaluate', 'report'),
-  ('train', 'plan', 'compile_check'),
+  ('train', 'plan', 'compile_check', 'inspect', 'export'),
   ('sweep',),
   ('__main__',),
 )

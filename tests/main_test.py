@@ -19,6 +19,8 @@ from absl.testing import absltest
 import replay_rl
 from replay_rl import __main__ as program
 from replay_rl import compile_check
+from replay_rl import export
+from replay_rl import inspect
 from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.plan import __main__ as plan
 from replay_rl.plan import of_fit
@@ -140,10 +142,14 @@ class MainTest(absltest.TestCase):
       self.assertEqual(status, 0)
       name = module.__name__.removesuffix('.__main__')
       self._check_help(f'python -m {name} ', flags, out)
-    status, out, _ = _ran(lambda: evaluate.main(['--help']))
-    self.assertEqual(status, 0)
-    flags = ['--benchmarks', '--data_dir']
-    self._check_help('python -m replay_rl.evaluate ', flags, out)
+    for name, main, flags in (
+      ('evaluate', evaluate.main, ['--benchmarks', '--data_dir']),
+      ('inspect', inspect.main, ['--iteration', '--seed']),
+      ('export', export.main, ['--workdir', '--dtype']),
+    ):
+      status, out, _ = _ran(lambda main=main: main(['--help']))
+      self.assertEqual(status, 0)
+      self._check_help(f'python -m replay_rl.{name} ', flags, out)
 
   def _check_help(self, example, flags, out):
     self.assertIn(example, out)
@@ -225,6 +231,15 @@ class InstalledTest(absltest.TestCase):
     # An installed copy and a checkout continue each other's runs.
     self.assertEqual(record['sources'], sources.of_package())
     self.assertTrue((folder / 'run/tensorboard').is_dir())
+    # What reads a checkpoint reads that of a real run.
+    status, out, err = _ran(lambda: inspect.main([str(folder / 'run')]))
+    self.assertEqual((status, err), (0, ''))
+    self.assertIn('4 of 4 slots hold a rollout, of 2 groups', out)
+    flags = [f'--workdir={folder / "run"}', f'--out={folder / "model"}']
+    status, out, err = _ran(lambda: export.main(flags))
+    self.assertEqual((status, err), (0, ''))
+    card = (folder / 'model/README.md').read_text()
+    self.assertIn('| `ledger/rollouts` | 4 |', card)
 
 
 if __name__ == '__main__':

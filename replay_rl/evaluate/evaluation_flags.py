@@ -226,7 +226,7 @@ def resolve(
   values['mesh'] = dict(mesh_lib.make(values['mesh'], field='mesh').shape)
   if run is not None:
     values['step'] = run_weights.pick_step(run.folder, options.step)
-    values['seed'] = run_weights.pick_seed(run, options.seed)
+    values['seed'] = run_weights.pick_seed(run.folder, run.seeds, options.seed)
   num_workers = value('num_workers')
   numbers = vars(options) | values | {'num_workers': num_workers}
   for name, limits in _ALLOWED.items():
