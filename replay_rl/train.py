@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import shlex
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -310,6 +311,20 @@ def _enter(
   )
 
 
+def ending(config: config_lib.Config, workdir: str) -> str:
+  """Returns what the program says at the end: where to look further."""
+  folder = shlex.quote(str(workdir))
+  seed = f' --seed={config.seed}' if config.num_seeds > 1 else ''
+  lines = [
+    f'{folder} is done, with metrics.jsonl and checkpoints/. To look further:',
+    f'python -m replay_rl.report {folder} --out={folder}/report',
+    f'python -m replay_rl.inspect {folder}{seed}',
+  ]
+  if config.logging.tensorboard:
+    lines.append(f'tensorboard --logdir={folder}/tensorboard')
+  return '\n  '.join(lines)
+
+
 def main(argv: list[str]) -> None:
   """Trains the run that the flags name."""
   if len(argv) > 1:
@@ -335,6 +350,8 @@ def main(argv: list[str]) -> None:
         allow_code_change=_ALLOW_CODE_CHANGE.value,
         allow_memory=_ALLOW_MEMORY.value,
       )
+    if processes.is_main():
+      print(ending(_CONFIG.value, _WORKDIR.value))
 
 
 if __name__ == '__main__':

@@ -21,6 +21,8 @@ from replay_rl import __main__ as program
 from replay_rl import compile_check
 from replay_rl import export
 from replay_rl import inspect
+from replay_rl import train
+from replay_rl.configs import quickstart
 from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.plan import __main__ as plan
 from replay_rl.plan import of_fit
@@ -175,6 +177,22 @@ class MainTest(absltest.TestCase):
     )
 
 
+class EndingTest(absltest.TestCase):
+  def test_a_training_ends_with_the_commands_that_look_further(self):
+    config = tiny.config(num_seeds=2, seed=3, logging__tensorboard=True)
+    self.assertEqual(
+      train.ending(config, 'a b').splitlines()[1:],
+      [
+        "  python -m replay_rl.report 'a b' --out='a b'/report",
+        "  python -m replay_rl.inspect 'a b' --seed=3",
+        "  tensorboard --logdir='a b'/tensorboard",
+      ],
+    )
+    lines = train.ending(tiny.config(), 'x').splitlines()
+    self.assertLen(lines, 3)
+    self.assertEqual(lines[2], '  python -m replay_rl.inspect x')
+
+
 class InstalledTest(absltest.TestCase):
   def test_it_holds_one_package_with_configs_types_and_a_command(self):
     folder = installed()
@@ -231,6 +249,9 @@ class InstalledTest(absltest.TestCase):
     # An installed copy and a checkout continue each other's runs.
     self.assertEqual(record['sources'], sources.of_package())
     self.assertTrue((folder / 'run/tensorboard').is_dir())
+    end = train.ending(quickstart.get_config('on_policy'), 'run')
+    end = end.replace(' --seed=0', '')  # This run has one seed.
+    self.assertEndsWith(done.stdout, f'{end}\n')
     # What reads a checkpoint reads that of a real run.
     status, out, err = _ran(lambda: inspect.main([str(folder / 'run')]))
     self.assertEqual((status, err), (0, ''))
