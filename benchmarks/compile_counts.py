@@ -14,8 +14,8 @@ import tempfile
 
 import jax
 
-from configs import quickstart
 from replay_rl import train
+from replay_rl.configs import quickstart
 
 RATES = (3e-4, 7e-4, 1e-3)
 HALF_LIVES = (4, 8, 16)

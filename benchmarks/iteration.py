@@ -44,8 +44,8 @@ def make(size: dict):
   import jax
   import jax.numpy as jnp
 
-  from configs import base_small
   from replay_rl import base
+  from replay_rl.configs import base_small
   from replay_rl.run import build
   from replay_rl.tasks import task
 

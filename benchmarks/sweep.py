@@ -22,7 +22,7 @@ import time
 
 import jax
 
-from configs import quickstart
+from replay_rl.configs import quickstart
 from replay_rl.run import config as config_lib
 from replay_rl.sweep import cells as cells_lib
 from replay_rl.sweep import local

@@ -10,8 +10,8 @@ Lengths, the decay rates of Adam and the gradient clip are ours. The paper has
 at least four seeds; here each seed is a run of its own.
 """
 
-from configs import arms
-from configs import models
+from replay_rl.configs import arms
+from replay_rl.configs import models
 from replay_rl.run import config as config_lib
 
 _NUM_PROMPTS = 4

@@ -17,8 +17,8 @@ tokens at a reward of .5, and of .55, is 32 and 22 % (reuse_2), 35 and 44 %
 experiments/countdown.
 """
 
-from configs import arms
-from configs import base_small
+from replay_rl.configs import arms
+from replay_rl.configs import base_small
 from replay_rl.run import config as config_lib
 
 _NUM_FRESH = base_small.NUM_FRESH

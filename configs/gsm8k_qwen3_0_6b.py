@@ -22,8 +22,8 @@ Before it: python -m replay_rl.plan memory \
 Needs one H100, or a larger device. Cost and result: not yet measured.
 """
 
-from configs import arms
-from configs import base_math
+from replay_rl.configs import arms
+from replay_rl.configs import base_math
 from replay_rl.run import config as config_lib
 
 

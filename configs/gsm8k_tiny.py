@@ -14,7 +14,7 @@ Command: python -m replay_rl.train --config=configs/gsm8k_tiny.py \
 Cost: about a minute on 2 CPU cores. Result: the reward stays near 0.
 """
 
-from configs import gsm8k_qwen3_0_6b
+from replay_rl.configs import gsm8k_qwen3_0_6b
 from replay_rl.run import config as config_lib
 
 

@@ -29,8 +29,8 @@ Before it: python -m replay_rl.plan memory \
 Needs 8 H100s, or larger devices. Cost and result: not yet measured.
 """
 
-from configs import arms
-from configs import base_math
+from replay_rl.configs import arms
+from replay_rl.configs import base_math
 from replay_rl.run import config as config_lib
 
 _ARMS = {

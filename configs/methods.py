@@ -22,8 +22,8 @@ with REPLAY_RL_EVERY_ARM=1 in the environment they run all programs.
 
 from typing import Any
 
-from configs import arms
-from configs import base_small
+from replay_rl.configs import arms
+from replay_rl.configs import base_small
 from replay_rl.run import config as config_lib
 
 _NUM_PROMPTS = 16

@@ -22,8 +22,8 @@ Result: one seed of on_policy is in experiments/modular_arithmetic/README.md:
 the responses get longer, and more of them are right.
 """
 
-from configs import arms
-from configs import base_small
+from replay_rl.configs import arms
+from replay_rl.configs import base_small
 from replay_rl.run import config as config_lib
 
 # 256 rollouts of 12 prompt tokens, and microbatches of 128 rows of 26 tokens,

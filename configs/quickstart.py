@@ -31,8 +31,8 @@ on_policy, reuse_2 and reuse_4 come from.
 
 from typing import Any
 
-from configs import arms
-from configs import base_small
+from replay_rl.configs import arms
+from replay_rl.configs import base_small
 from replay_rl.run import config as config_lib
 
 _LEVEL = 0.8

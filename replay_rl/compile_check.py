@@ -1,7 +1,10 @@
 """Compiles a run for chips that are elsewhere, and says whether it fits.
 
-`python -m replay_rl.compile_check --config=... --topology=v5e:4x4`, or
-`--smallest=v5e` to find the smallest slice of a generation that it fits.
+    python -m replay_rl.compile_check --config=configs/math_qwen2_5_7b.py \\
+        --topology=v5e:4x4
+
+With `--smallest=v5e` instead, it searches for the smallest slice of a
+generation that the run fits.
 
 It prints, for each program, the bytes on each chip, the FLOPs and what the
 chips exchange, as XLA's compiler for that chip lays the program out, and beside

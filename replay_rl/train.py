@@ -1,4 +1,10 @@
-"""Trains a run: `python -m replay_rl.train --config=... --workdir=...`.
+"""Trains a run.
+
+    python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \\
+        --workdir=runs/x --config.replay.updates_per_iteration=8
+
+Every field of the config can be given so; replay_rl/run/config.py lists them.
+`--config=quickstart:reuse_4` is the config of that name of the package.
 
 The same command continues a run that stopped. Ctrl-C, SIGTERM and SIGHUP save
 a checkpoint and end the program with status 130, 143 or 129, so that a launcher
@@ -15,6 +21,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import shlex
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +45,7 @@ from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import logs
 from replay_rl.run import maker as maker_lib
+from replay_rl.run import packages
 from replay_rl.run import placement
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import session as session_lib
@@ -131,8 +139,8 @@ def train(
     The state of the run, each array `[S, ...]`.
 
   Raises:
-    ValueError: a setting is not allowed, the run does not fit the memory, or
-      the folder cannot be used.
+    ValueError: a setting is not allowed, the run does not fit the memory, the
+      folder cannot be used, or a package is missing.
     stopping.DivergedError: a reward, loss, gradient or weight is not finite.
     durable.WriteError: a file cannot be written.
     stopping.EmptyUpdatesError: too many generations in a row gave no valid row.
@@ -176,6 +184,7 @@ def opened(
   workdir = _resolved(workdir)
   with processes.together('reading the config'):
     environment.check()
+    packages.check(config)
     task = build.task(config, functions)
     stack.callback(task_lib.close, task)
     experiment = build.experiment(config, task.shape, functions)
@@ -302,6 +311,20 @@ def _enter(
   )
 
 
+def ending(config: config_lib.Config, workdir: str) -> str:
+  """Returns what the program says at the end: where to look further."""
+  folder = shlex.quote(str(workdir))
+  seed = f' --seed={config.seed}' if config.num_seeds > 1 else ''
+  lines = [
+    f'{folder} is done, with metrics.jsonl and checkpoints/. To look further:',
+    f'python -m replay_rl.report {folder} --out={folder}/report',
+    f'python -m replay_rl.inspect {folder}{seed}',
+  ]
+  if config.logging.tensorboard:
+    lines.append(f'tensorboard --logdir={folder}/tensorboard')
+  return '\n  '.join(lines)
+
+
 def main(argv: list[str]) -> None:
   """Trains the run that the flags name."""
   if len(argv) > 1:
@@ -327,6 +350,8 @@ def main(argv: list[str]) -> None:
         allow_code_change=_ALLOW_CODE_CHANGE.value,
         allow_memory=_ALLOW_MEMORY.value,
       )
+    if processes.is_main():
+      print(ending(_CONFIG.value, _WORKDIR.value))
 
 
 if __name__ == '__main__':

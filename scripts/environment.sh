@@ -1,6 +1,6 @@
 # The other scripts source this: it makes .venv and installs the package in it.
 # shellcheck shell=bash
-# Usage: install_extras <extra>[,<extra>...]
+# Usage: install_extras [<extra>[,<extra>...]]
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -10,7 +10,8 @@ export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 say() { printf '\n== %s\n' "$*"; }
 
 install_extras() {
-  local extras=$1 stamp=.venv/.installed-$1
+  local extras=${1:-}
+  local stamp=.venv/.installed-${extras:-no-extras}
   if [ ! -x .venv/bin/python ]; then
     say "Making .venv with $("${PYTHON:-python3}" --version)"
     "${PYTHON:-python3}" -m venv .venv
@@ -18,10 +19,10 @@ install_extras() {
   # pip asks the package index even if nothing is to install.
   if [ ! -f "$stamp" ] || [ setup.py -nt "$stamp" ] ||
     [ constraints.txt -nt "$stamp" ]; then
-    say "Installing replay_rl[$extras] and its pinned dependencies"
+    say "Installing replay_rl${extras:+[$extras]} and its pinned dependencies"
     # setuptools warns at every editable install.
     PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-      --constraint constraints.txt --editable ".[$extras]"
+      --constraint constraints.txt --editable ".${extras:+[$extras]}"
     touch "$stamp"
   fi
 }

@@ -20,7 +20,7 @@ for argument in "$@"; do
   esac
 done
 
-install_extras plots,tensorboard
+install_extras
 folders=()
 for arm in ${arms//,/ }; do
   say "Training the arm $arm"

@@ -13,6 +13,20 @@ from ml_collections import config_flags
 
 from replay_rl import command_line
 
+_SECTIONS = """
+import dataclasses
+@dataclasses.dataclass
+class Inner:
+  x: int = 1
+  y: int = 2
+@dataclasses.dataclass
+class Outer:
+  inner: Inner
+  none: Inner | None = None
+def get_config():
+  return Outer(inner=Inner())
+"""
+
 
 def _own_flags() -> flags.FlagValues:
   own = flags.FlagValues()
@@ -71,10 +85,87 @@ class ParseTest(absltest.TestCase):
       file = self.create_tempfile(content=source).full_path
       self.assertIn(message, self._refused_config(file))
 
+  def _refused_flags(self, *flags_of_config) -> str:
+    """Returns what is printed for flags of a config with two sections."""
+    own = flags.FlagValues()
+    file = self.create_tempfile('a.py', _SECTIONS).full_path
+    argv = ['program', f'--config={file}', *flags_of_config]
+    with (
+      mock.patch.object(sys, 'argv', argv),
+      contextlib.redirect_stderr(io.StringIO()) as printed,
+      self.assertRaises(SystemExit),
+    ):
+      config_flags.DEFINE_config_file('config', flag_values=own)
+      command_line.parse(argv, own)
+    return printed.getvalue()
+
+  def test_a_field_that_is_not_there_is_answered_with_those_that_are(self):
+    for given, message in (
+      (
+        ['--config.w=1'],
+        "--config.w = '1': must have, in the place of w, one ",
+      ),
+      (['--config.w.x=1'], "--config.w.x = '1': must have, in the place of w,"),
+      (['--config.w', '1'], "--config.w = '1': must have, in the place of w, "),
+      (['--config.inner.w=1'], 'in the place of w, one of x, y\n'),
+      (['--config.none.x=1'], 'must be absent, because none is None in this'),
+      (['--config.inner=1'], "--config.inner = '1': must be given field by "),
+    ):
+      text = self._refused_flags(*given)
+      self.assertIn(message, text)
+      self.assertLen(text.splitlines(), 1)
+    self.assertEndsWith(self._refused_flags('--config.w=1'), ' inner, none\n')
+
+  def test_an_arm_of_a_file_without_arms_is_refused(self):
+    file = self.create_tempfile('b.py', _SECTIONS).full_path
+    self.assertEqual(
+      self._refused_config(f'{file}:x'),
+      f"error: --config = '{file}:x': must be without :ARM, as it has no "
+      'arms\n',
+    )
+
+  def test_the_files_of_the_package_are_found_from_any_folder(self):
+    folder = self.create_tempdir().full_path
+    for given in ('configs/quickstart.py:reuse_4', 'quickstart:reuse_4'):
+      for arguments in ([f'--config={given}'], ['--config', given]):
+        own = flags.FlagValues()
+        argv = ['program', *arguments]
+        with mock.patch.object(sys, 'argv', argv), contextlib.chdir(folder):
+          config_flags.DEFINE_config_file('config', flag_values=own)
+          command_line.parse(argv, own)
+        self.assertEqual(own['config'].value.name, 'reuse 4')
+
+  def test_a_file_of_the_current_folder_comes_first(self):
+    folder = self.create_tempdir()
+    folder.create_file('configs/quickstart.py', 'raise ValueError("mine")')
+    with contextlib.chdir(folder.full_path):
+      text = self._refused_config('configs/quickstart.py')
+    self.assertEqual(text, 'error: mine\n')
+
+  def test_a_file_that_is_nowhere_is_answered_with_those_there_are(self):
+    for path in ('configs/addition.py', 'elsewhere/quickstart.py', 'arms'):
+      text = self._refused_config(path)
+      self.assertStartsWith(
+        text, f"error: --config = '{path}': must be FILE.py"
+      )
+      self.assertIn(' gsm8k_tiny, ', text)
+      self.assertNotIn('base_small', text)
+
+  def test_help_has_the_text_and_the_flags(self):
+    for flag in ('--help', '-h'):
+      with (
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        self.assertRaises(SystemExit) as raised,
+      ):
+        command_line.parse(['program', flag], _own_flags(), 'Counts.')
+      self.assertEqual(raised.exception.code, 0)
+      self.assertStartsWith(printed.getvalue(), 'Counts.\n')
+      self.assertIn('--count: A number.', printed.getvalue())
+
   def test_a_long_text_is_cut_in_its_middle(self):
     file = self.create_tempfile(content=f'raise ValueError("{"x" * 5000}!")')
     text = self._refused_config(file.full_path)
-    self.assertEqual(text, f'error: {"x" * 500} ... {"x" * 499}!\n')
+    self.assertEqual(text, f'error: {"x" * 1000} ... {"x" * 999}!\n')
 
 
 class LastLineTest(absltest.TestCase):

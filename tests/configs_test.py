@@ -12,10 +12,10 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from ml_collections import config_flags
 
-from configs import arms
-from configs import base_small
-from configs import methods
-from configs import quickstart
+from replay_rl.configs import arms
+from replay_rl.configs import base_small
+from replay_rl.configs import methods
+from replay_rl.configs import quickstart
 from replay_rl.run import config as config_lib
 from replay_rl.run import rules
 
@@ -35,7 +35,7 @@ WITHOUT_ARMS = ('gsm8k_tiny',)
 
 
 def experiment(name):
-  return importlib.import_module(f'configs.{name}')
+  return importlib.import_module(f'replay_rl.configs.{name}')
 
 
 def _changed(first, second) -> set[str]:
@@ -48,7 +48,7 @@ class ExperimentsTest(parameterized.TestCase):
   def test_every_file_with_a_config_is_tested_here(self):
     files = {
       path.stem
-      for path in (ROOT / 'configs').glob('*.py')
+      for path in (ROOT / 'configs').glob('[a-z]*.py')
       if hasattr(experiment(path.stem), 'get_config')
     }
     self.assertEqual(files, {*ARMS, *WITHOUT_ARMS})

@@ -17,14 +17,16 @@ LAYERS = (
     'overrides',
     'command_line',
     'json_files',
+    'lazy',
     'tolerances',
   ),
   ('parallel', 'disk', 'provenance'),
   ('replay', 'rl', 'lm', 'tasks'),
   ('run',),
   ('fit', 'evaluate', 'report'),
-  ('train', 'plan', 'compile_check'),
+  ('train', 'plan', 'compile_check', 'inspect', 'export'),
   ('sweep',),
+  ('__main__',),
 )
 _LAYER = {part: i for i, parts in enumerate(LAYERS) for part in parts}
 

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from absl.testing import absltest
 
-from configs import models
 from replay_rl import train
+from replay_rl.configs import models
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
 from replay_rl.tasks import task as task_lib

@@ -18,7 +18,7 @@ from absl import logging
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from configs import quickstart  # noqa: E402
+from replay_rl.configs import quickstart  # noqa: E402
 from replay_rl.run import build  # noqa: E402
 from replay_rl.run import checkpoint  # noqa: E402
 from replay_rl.run import state  # noqa: E402

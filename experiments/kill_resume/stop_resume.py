@@ -110,11 +110,11 @@ def _train(case: tuple[str, str, dict], workdir: str, stop_after: int) -> None:
   """Trains in this process, up to an iteration."""
   import importlib
 
-  from configs import arms
   from replay_rl import train
+  from replay_rl.configs import arms
 
   file, arm, changes = case
-  config = importlib.import_module(f'configs.{file}').get_config(arm)
+  config = importlib.import_module(f'replay_rl.configs.{file}').get_config(arm)
   changes = {**_SMALL, 'cache_dir': f'{workdir}/../cache', **changes}
   config = arms.chosen(config, 'case', {'case': changes})
   train.train(config, workdir, stop_after=stop_after)

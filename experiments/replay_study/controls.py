@@ -9,8 +9,8 @@ Command: python -m replay_rl.sweep --out=runs/replay_study/controls \
 Cost and result: see README.md.
 """
 
-from configs import arms
 from experiments.replay_study import study
+from replay_rl.configs import arms
 from replay_rl.sweep import cells
 
 QUANTUM = 1_000.0  # Cost units between evaluations.

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-from configs import base_small
+from replay_rl.configs import base_small
 from replay_rl.run import config as config_lib
 from replay_rl.sweep import cells
 from replay_rl.sweep import results

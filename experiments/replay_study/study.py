@@ -7,8 +7,8 @@ Countdown instead, and no level.
 
 from typing import Any
 
-from configs import arms
-from configs import base_small
+from replay_rl.configs import arms
+from replay_rl.configs import base_small
 from replay_rl.run import config as config_lib
 
 GROUP_SIZE = 8

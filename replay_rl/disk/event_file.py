@@ -1,4 +1,7 @@
-"""Event files that TensorBoard shows; a failure to write one stops no run."""
+"""Event files that TensorBoard shows, a run of its own for each seed.
+
+A failure to write one stops no run.
+"""
 
 import math
 import os
@@ -16,28 +19,23 @@ class EventFile:
     """Takes the folder; TensorBoard hides earlier events from `iteration` on.
 
     Raises:
-      ValueError: tensorboardX is not installed, or a file has the name of the
-        folder.
+      ValueError: a file has the name of the folder.
     """
     if folder.exists() and not folder.is_dir():
       raise ValueError(
         f'path = {str(folder)!r}: must be a folder; move that file away'
       )
-    try:
-      from tensorboardX import event_file_writer
-      from tensorboardX import summary
-      from tensorboardX.proto import event_pb2
-    except ImportError as error:
-      raise ValueError(
-        'logging.tensorboard = True: must be False without the package '
-        'tensorboardX, which the extra [tensorboard] installs'
-      ) from error
+    from tensorboardX import event_file_writer
+    from tensorboardX import summary
+    from tensorboardX.proto import event_pb2
+
     self._make_writer = event_file_writer.EventsWriter
     self._scalar = summary.scalar
     self._events: Any = event_pb2
     self._folder = folder
     self._iteration = iteration
-    self._writer: Any = None
+    self._writers: dict[int, Any] = {}  # By seed.
+    self._begun: set[int] = set()  # Seeds whose first file was opened.
     self._num_files = 0
     self.num_lost = 0  # Calls of `write` whose scalars could not be written.
 
@@ -51,23 +49,25 @@ class EventFile:
 
     Args:
       iteration: number of the iteration.
-      seed: ends the name of each scalar.
+      seed: names the folder of the file, in which TensorBoard sees a run.
       seconds: time of the event, since 1970.
       **values: scalars by name.
     """
     try:
-      writer = self._writer = self._writer or self._open(seconds)
+      if seed not in self._writers:
+        self._writers[seed] = self._open(seed, seconds)
+      writer = self._writers[seed]
       for name, value in values.items():
         if isinstance(value, (int, float)) and math.isfinite(value):
           event = self._events.Event(
             wall_time=seconds,
             step=iteration,
-            summary=self._scalar(f'{name}/seed{seed}', value),
+            summary=self._scalar(name, value),
           )
           writer.write_event(event)
       writer.flush()
     except OSError as error:
-      self._abandon()
+      self._abandon(seed)
       if not self.num_lost:
         warnings.warn(
           f'{self._folder}: TensorBoard files cannot be written '
@@ -78,7 +78,8 @@ class EventFile:
 
   def close(self) -> None:
     """Closes the file, and warns of what was lost; may be called again."""
-    self._abandon()
+    for seed in list(self._writers):
+      self._abandon(seed)
     if self.num_lost:
       warnings.warn(
         f'{self._folder}: TensorBoard files lack {self.num_lost} lines of '
@@ -87,22 +88,25 @@ class EventFile:
       )
       self.num_lost = 0
 
-  def _open(self, seconds: float) -> Any:
-    self._folder.mkdir(parents=True, exist_ok=True)
+  def _open(self, seed: int, seconds: float) -> Any:
+    folder = self._folder / f'seed{seed}'
+    folder.mkdir(parents=True, exist_ok=True)
     # The package names a file by the second, and a process may open several.
     suffix = f'.{os.getpid()}.{self._num_files}'
     self._num_files += 1
-    writer = self._make_writer(str(self._folder / 'events'), suffix)
+    writer = self._make_writer(str(folder / 'events'), suffix)
     start = self._events.SessionLog(status=self._events.SessionLog.START)
-    first = self._iteration if self._num_files == 1 else None
-    if first is not None:
+    if seed not in self._begun:
+      self._begun.add(seed)
       writer.write_event(
-        self._events.Event(wall_time=seconds, step=first, session_log=start)
+        self._events.Event(
+          wall_time=seconds, step=self._iteration, session_log=start
+        )
       )
     return writer
 
-  def _abandon(self) -> None:
-    writer, self._writer = self._writer, None
+  def _abandon(self, seed: int) -> None:
+    writer = self._writers.pop(seed, None)
     if writer is not None:
       try:
         writer.close()

@@ -222,7 +222,7 @@ def _params(
   assert settings.step is not None and settings.seed is not None
   step, seed = settings.step, settings.seed
   return run_weights.restore(
-    run, config, step=step, seed=seed, shardings=shardings
+    run.folder, run.seeds, config, step=step, seed=seed, shardings=shardings
   )
 
 

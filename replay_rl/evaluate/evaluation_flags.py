@@ -91,6 +91,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     description='Samples a language model on benchmarks and judges the '
     'answers. The same command again continues where it stopped. Scores have '
     'Wilson intervals over problems.',
+    epilog='example:\n  python -m replay_rl.evaluate --workdir=runs/gsm8k '
+    '--benchmarks=math500 \\\n    --data_dir=data --n=16 --temperature=0.6 '
+    '--out=runs/gsm8k/scores',
+    formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
   )
 
@@ -222,7 +226,7 @@ def resolve(
   values['mesh'] = dict(mesh_lib.make(values['mesh'], field='mesh').shape)
   if run is not None:
     values['step'] = run_weights.pick_step(run.folder, options.step)
-    values['seed'] = run_weights.pick_seed(run, options.seed)
+    values['seed'] = run_weights.pick_seed(run.folder, run.seeds, options.seed)
   num_workers = value('num_workers')
   numbers = vars(options) | values | {'num_workers': num_workers}
   for name, limits in _ALLOWED.items():

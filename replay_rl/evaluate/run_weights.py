@@ -2,6 +2,7 @@
 
 import pathlib
 import zlib
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -109,24 +110,26 @@ def pick_step(folder: pathlib.Path, step: int | None) -> int:
   return steps[-1] if step is None else step
 
 
-def pick_seed(run: TrainedRun, seed: int | None) -> int:
-  """Returns which seed of a run to evaluate.
+def pick_seed(
+  folder: pathlib.Path, seeds: Sequence[int], seed: int | None
+) -> int:
+  """Returns which of the seeds of a run to read.
 
   Raises:
     ValueError: if the run has no such seed, or several and none was named.
   """
-  if seed is None and len(run.seeds) == 1:
-    return run.seeds[0]
-  if seed not in run.seeds:
+  if seed is None and len(seeds) == 1:
+    return seeds[0]
+  if seed is None or seed not in seeds:
     raise ValueError(
-      f'seed = {seed}: must be one of {list(run.seeds)}, the seeds of '
-      f'{run.folder}'
+      f'seed = {seed}: must be one of {list(seeds)}, the seeds of {folder}'
     )
   return seed
 
 
 def restore(
-  run: TrainedRun,
+  folder: pathlib.Path,
+  seeds: Sequence[int],
   config: architecture.TransformerConfig,
   *,
   step: int,
@@ -139,30 +142,31 @@ def restore(
   seeds for a moment.
 
   Args:
-    run: the run.
+    folder: of the run.
+    seeds: of the run.
     config: architecture of its model.
     step: of the checkpoint.
-    seed: one of `run.seeds`.
+    seed: one of `seeds`.
     shardings: of each weight, as `placement.of_params` returns them.
 
   Raises:
     ValueError: if the checkpoint is damaged, or of another architecture.
   """
-  row = run.seeds.index(seed)
+  row = list(seeds).index(seed)
   item = {
-    'seed': jax.ShapeDtypeStruct((len(run.seeds),), np.uint32),
+    'seed': jax.ShapeDtypeStruct((len(seeds),), np.uint32),
     'learner': {
       'params': jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
-          (len(run.seeds), *leaf.shape), leaf.dtype
+          (len(seeds), *leaf.shape), leaf.dtype
         ),
         hf_layout.abstract_params(config),
       )
     },
   }
-  where = run.folder / 'checkpoints' / str(step)
+  where = folder / 'checkpoints' / str(step)
   try:
-    with _open(run.folder) as manager:
+    with _open(folder) as manager:
       restored = manager.restore(
         step,
         args=ocp.args.Composite(
@@ -182,11 +186,10 @@ def restore(
     ) from error
   params = restored['run']['learner']['params']
   _check(params, item['learner']['params'], restored['checksums'], where)
-  seeds = restored['run']['seed'].tolist()
-  if seeds != list(run.seeds):
+  stored = restored['run']['seed'].tolist()
+  if stored != list(seeds):
     raise ValueError(
-      f'seeds of {where} = {seeds}: must be those of the config, '
-      f'{list(run.seeds)}'
+      f'seeds of {where} = {stored}: must be those of the config, {list(seeds)}'
     )
   return jax.tree.map(
     lambda leaf, sharding: jax.device_put(leaf[row], sharding),

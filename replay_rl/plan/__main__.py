@@ -1,4 +1,8 @@
-"""Plans a run: `python -m replay_rl.plan memory ...`, `replay` or `fit`.
+"""Plans a run.
+
+    python -m replay_rl.plan memory --config=configs/quickstart.py --device=h200
+    python -m replay_rl.plan replay --mu=5.28 --rho=0.1 --alpha=0.3
+    python -m replay_rl.plan fit runs/a --out=runs/a/fit
 
 memory: what a run needs of each device, and the least time that it takes.
 replay: how large a buffer and how much reuse would cost the least.
@@ -23,6 +27,9 @@ _PROGRAMS = {'memory': of_memory, 'replay': of_replay, 'fit': of_fit}
 def main(argv: list[str]) -> None:
   """Runs the program that the first argument names."""
   name = argv[1] if len(argv) > 1 else None
+  if name in ('--help', '-h'):
+    print(__doc__)
+    return
   if name not in _PROGRAMS:
     print(
       f'error: plan = {name!r}: must be followed by one of '

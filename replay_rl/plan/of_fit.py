@@ -34,6 +34,7 @@ from replay_rl.disk import durable
 from replay_rl.plan import fitted
 from replay_rl.plan import run_noise
 from replay_rl.provenance import environment
+from replay_rl.run import recorded
 
 CURVE, FIT = 'curve.csv', 'fit.json'
 
@@ -138,7 +139,7 @@ def fit(folders: Sequence[pathlib.Path]) -> dict[str, Any]:
     num_timings=_NUM_TIMINGS.value,
     seed=_SEED.value,
   )
-  fitted.check_alike([run_noise.read_config(x)[0] for x in folders], folders)
+  fitted.check_alike([recorded.read_config(x)[0] for x in folders], folders)
   runs = [run_noise.measure(folder, settings) for folder in folders]
   bootstrap = {'num_resamples': _NUM_RESAMPLES.value, 'seed': _SEED.value}
   result = fitted.fit(fitted.units(runs, _NUM_BINS.value), **bootstrap)

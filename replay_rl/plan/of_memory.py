@@ -1,6 +1,7 @@
 """Says what a run needs of its devices.
 
-    python -m replay_rl.plan memory --config=... --device=h200
+    python -m replay_rl.plan memory --config=configs/gsm8k_qwen3_0_6b.py \\
+        --device=h200
 
 It prints the memory on each device, by what the memory holds, lower bounds of
 the time of an iteration, and how much an iteration generates and learns from.

@@ -1,1 +1,5 @@
 """What the result of a run depends on besides its config."""
+
+from replay_rl import lazy
+
+__getattr__, __dir__ = lazy.modules(__name__, __path__)

@@ -13,6 +13,8 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 # Parts that only plan runs or read what they wrote.
 _NOT_OF_RESULTS = (
   *('evaluate/', 'fit/', 'plan/', 'report/', 'compile_check.py'),
+  *('__main__.py', 'inspect.py', 'export.py'),
+  'configs/',  # The record of a run has the values that they give.
   *('replay/gradient_noise.py', 'replay/noise.py'),
   *('replay/noise_growth.py', 'replay/planner.py'),
   *('sweep/__main__.py', 'sweep/cells.py', 'sweep/results.py'),

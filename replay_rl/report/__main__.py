@@ -4,7 +4,8 @@
     python -m replay_rl.report sweep runs/x --level=0.8 --mu=5.28
     python -m replay_rl.report figure A3 runs/x
 
-A run in a folder named like a command is given as ./sweep.
+`sweep --help` and `figure --help` list their flags. A run in a folder named
+like a command is given as ./sweep.
 """
 
 import argparse
@@ -37,19 +38,19 @@ class Command(NamedTuple):
 
   add_flags: Callable[[argparse.ArgumentParser], None]
   run: Callable[[argparse.Namespace], None]
-  help: str
+  help: str | None
 
 
 COMMANDS = {
   'sweep': Command(
     sweep_report.add_flags,
     sweep_report.run,
-    'Compares the arms of a sweep: a table, figures and their numbers.',
+    sweep_report.__doc__,
   ),
   'figure': Command(
     paper_figures.add_flags,
     paper_figures.run,
-    'Draws a figure of a paper from a sweep, with its numbers as CSV.',
+    paper_figures.__doc__,
   ),
 }
 
@@ -66,7 +67,9 @@ def _command(name: str, arguments: list[str]) -> int:
   """Does what a command asks for; returns the exit code."""
   command = COMMANDS[name]
   parser = argparse.ArgumentParser(
-    prog=f'python -m replay_rl.report {name}', description=command.help
+    prog=f'python -m replay_rl.report {name}',
+    description=command.help,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   command.add_flags(parser)
   options = parser.parse_args(arguments)
@@ -196,8 +199,8 @@ def _cell(spending: table.Spending) -> str:
 def _parse(arguments: list[str]) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     prog='python -m replay_rl.report',
-    description='Compares runs: a table, figures and one HTML page. Other '
-    f'reports have commands: {", ".join(COMMANDS)}; see COMMAND --help.',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
   add(

@@ -35,18 +35,11 @@ def interval(
 
   Returns:
     Low and high end; None if a sample has one value only.
-
-  Raises:
-    ImportError: if scipy is not installed.
   """
   if min(map(len, samples)) < 2:
     return None
-  try:
-    from scipy import stats  # Half of the time of a small report.
-  except ImportError as error:
-    raise ImportError(
-      "package = 'scipy': must be installed; pip install -e '.[plots]'"
-    ) from error
+  from scipy import stats  # Half of the time of a small report.
+
   ends = stats.bootstrap(
     tuple(samples),
     statistic,

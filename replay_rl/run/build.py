@@ -89,7 +89,7 @@ def experiment(
     rules.check_tokens(
       'warm_start.batch_size', config.warm_start.batch_size, shape
     )
-  transformer = _transformer(config.model, shape)
+  transformer = transformer_of(config.model, shape)
   graphdef = _graphdef(transformer)
   of_cycles = chosen['schedule'].bind(chosen['schedule'].scalars)
   needs = schedule.needs(of_cycles)
@@ -272,10 +272,18 @@ def _graphdef(transformer: architecture.TransformerConfig) -> Any:
   return jax.eval_shape(init, jax.random.key(0))[0]
 
 
-def _transformer(
+def transformer_of(
   settings: config_lib.Model, shape: task_lib.Shape
 ) -> architecture.TransformerConfig:
-  """Returns the shape of the model, from the config or from its checkpoint."""
+  """Returns the shape of the model, from the config or from its checkpoint.
+
+  Args:
+    settings: the section of the config.
+    shape: of the task.
+
+  Raises:
+    ValueError: a field is not allowed, or differs from the checkpoint.
+  """
   if settings.checkpoint is not None and rules.missing_shape(settings):
     transformer = _of_checkpoint(
       settings.checkpoint, shape.num_tokens, settings.compute_dtype

@@ -87,11 +87,13 @@ class Log:
 
   files: by their names: METRICS, TIMING and perhaps SAMPLES.
   board: None without TensorBoard.
+  name: of the run, for the progress line.
   """
 
   files: Mapping[str, line_file.LineFile]
   board: event_file.EventFile | None
   progress: rich.progress.Progress
+  name: str
   first: int
   seconds: float = 0.0  # Wall-clock of this process.
 
@@ -123,6 +125,7 @@ class Log:
     self.seconds += seconds
     self.progress.update(
       rich.progress.TaskID(0),
+      description=self.name,
       completed=iteration + 1,
       reward=sum(line.get('reward', math.nan) for line in lines) / len(lines),
       tokens=sum(line['ledger/generated_tokens'] for line in lines),
@@ -204,7 +207,8 @@ def open_all(
   """Opens the log of a run.
 
   The progress line shows the mean reward and the generated tokens of all seeds,
-  iterations per second and the time left.
+  iterations per second and the time left. Until the first iteration is done, it
+  says that the programs compile.
 
   Args:
     folder: of the run.
@@ -216,8 +220,7 @@ def open_all(
     samples: whether to open a file for samples.
 
   Raises:
-    ValueError: a file differs from its mark or cannot be written, or
-      tensorboardX is not installed.
+    ValueError: a file differs from its mark or cannot be written.
   """
   columns = (
     rich.progress.TextColumn('{task.description}', markup=False),
@@ -245,11 +248,11 @@ def open_all(
       board = opened(event_file.EventFile(folder / 'tensorboard', iteration))
     progress = stack.enter_context(rich.progress.Progress(*columns))
     progress.add_task(
-      name,
+      f'{name}: compiling',
       total=num_iterations,
       completed=iteration,
       reward=math.nan,
       tokens=0,
       rate=0.0,
     )
-    yield Log(files, board, progress, iteration)
+    yield Log(files, board, progress, name, iteration)

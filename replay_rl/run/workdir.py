@@ -20,6 +20,11 @@ CONFIG = 'config.json'
 # Sections of the config that may change when a run resumes, because they change
 # its results only by rounding, or not at all.
 _MAY_CHANGE = ('mesh.', 'cache_dir', 'stop', 'text.num_workers')
+# Those of them, and of the limits, that do not change a result in any case.
+_EXACT = (
+  *('num_iterations', 'stop', 'cache_dir', 'text.num_workers'),
+  *('checkpoint.every', 'checkpoint.keep'),
+)
 # Limits that may rise: what a run did below them stays as it is.
 _MAY_RISE = (
   'num_iterations',
@@ -134,7 +139,9 @@ def claim(
   return [
     f'{name} is {now!r} now, was {was!r}'
     for pairs in changes.values()
-    for name, (was, now) in list(pairs.items())[:_NUM_SHOWN]
+    for name, (was, now) in [
+      pair for pair in pairs.items() if pair[0] not in _EXACT
+    ][:_NUM_SHOWN]
   ]
 
 

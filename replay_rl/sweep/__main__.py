@@ -1,13 +1,16 @@
-"""Runs a sweep: `python -m replay_rl.sweep --sweep=FILE --out=FOLDER`.
+"""Runs a sweep.
+
+    python -m replay_rl.sweep --sweep=experiments/replay_study/tune.py \\
+        --out=runs/tune --dry_run
 
 The file has a function `get_cells`, see `cells`. Each cell is a run in a folder
-of its own below FOLDER; the same command, given again, skips the cells that
+of its own below --out; the same command, given again, skips the cells that
 have finished and continues the others. `--dry_run` prints what would run. When
-all cells have ended, FOLDER/evaluations.csv has a line for each evaluation of
+all cells have ended, its evaluations.csv has a line for each evaluation of
 each seed.
 
 `--cells` runs a part of the sweep, as any scheduler may do on many machines
-that share FOLDER. `--executor` names a scheduler; its settings follow `--`, see
+that share --out. `--executor` names a scheduler; its settings follow `--`, see
 `on_ray` and `jobs`. `--collect` runs nothing and writes evaluations.csv.
 
 The exit status is 1 if a cell failed, or had not finished for --collect, and 2

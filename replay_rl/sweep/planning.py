@@ -20,6 +20,7 @@ from replay_rl.fit import bounds
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
 from replay_rl.run import logs
+from replay_rl.run import packages
 from replay_rl.run import schedule
 from replay_rl.run import workdir
 from replay_rl.sweep import cells as cells_lib
@@ -191,6 +192,7 @@ def built(
   config: config_lib.Config,
 ) -> Iterator[tuple[task_lib.Task | task_lib.TextTask, build.Experiment]]:
   """Builds the task of a cell, which ends with the body, and what uses it."""
+  packages.check(config)
   task = build.task(config)
   try:
     yield task, build.experiment(config, task.shape)

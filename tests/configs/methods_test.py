@@ -11,8 +11,8 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from configs import methods
 from replay_rl import train
+from replay_rl.configs import methods
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib

@@ -17,12 +17,12 @@ class EventFileTest(absltest.TestCase):
     super().setUp()
     self.folder = pathlib.Path(self.create_tempdir().full_path) / 'tensorboard'
 
-  def _events(self):
-    """Returns (step, name, value) of all files, with the package's reader."""
+  def _events(self, seed):
+    """Returns (step, name, value) of a seed, with the package's reader."""
     from tensorboardX.proto import event_pb2
 
     events = []
-    for path in sorted(self.folder.iterdir()):
+    for path in sorted((self.folder / f'seed{seed}').iterdir()):
       content = path.read_bytes()
       while content:
         size = int.from_bytes(content[:8], 'little')
@@ -40,10 +40,15 @@ class EventFileTest(absltest.TestCase):
     file = event_file.EventFile(self.folder, 3)
     file.write(3, 7, seconds=1.0, loss=0.5, gap=float('nan'), uses=[1, 2])
     # What is written is on the disk before the file is closed.
-    self.assertEqual(
-      self._events(), [(3, 'start', None), (3, 'loss/seed7', 0.5)]
-    )
+    expected = [(3, 'start', None), (3, 'loss', 0.5)]
+    self.assertEqual(self._events(7), expected)
+    file.write(3, 8, seconds=1.0, loss=0.25)
+    file.write(4, 7, seconds=1.0, loss=2.0)
     file.close()
+    # Each seed is a run of TensorBoard, which hides its own earlier events.
+    self.assertEqual(self._events(7), [*expected, (4, 'loss', 2.0)])
+    self.assertEqual(self._events(8), [(3, 'start', None), (3, 'loss', 0.25)])
+    self.assertLen(list(self.folder.iterdir()), 2)
 
   def test_a_failure_is_told_once_counted_and_tried_again(self):
     file = event_file.EventFile(self.folder, 0)
@@ -66,11 +71,11 @@ class EventFileTest(absltest.TestCase):
     file.write(3, 0, seconds=1.0, loss=0.25)
     with self.assertWarnsRegex(UserWarning, 'lack 2 lines'):
       file.close()
-    self.assertLen(list(self.folder.iterdir()), 3)
-    scalars = [event for event in self._events() if event[1] != 'start']
-    self.assertContainsSubset(
-      [(0, 'loss/seed0', 0.5), (3, 'loss/seed0', 0.25)], scalars
-    )
+    self.assertLen(list((self.folder / 'seed0').iterdir()), 3)
+    events = self._events(0)
+    scalars = [event for event in events if event[1] != 'start']
+    self.assertLen(events, len(scalars) + 1)
+    self.assertContainsSubset([(0, 'loss', 0.5), (3, 'loss', 0.25)], scalars)
 
   def test_a_file_in_the_place_of_the_folder_is_refused(self):
     self.folder.write_text('')

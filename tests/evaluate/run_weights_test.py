@@ -29,9 +29,9 @@ class EvaluatedTest(parameterized.TestCase):
     config = config or self.trained.transformer
     sizes = {'data': 1, 'fsdp': 1, 'tensor': 1} | shape
     axes = model.logical_axes(config)
+    run = run or self.run_of
     return run_weights.restore(
-      run or self.run_of,
-      config,
+      *(run.folder, run.seeds, config),
       step=step,
       seed=seed,
       shardings=placement.of_params(axes, mesh_lib.make(sizes)),
@@ -104,14 +104,13 @@ class EvaluatedTest(parameterized.TestCase):
       run_weights.pick_step(self.folder.parent, None)
 
   def test_picks_the_only_seed_or_the_one_named(self):
-    self.assertEqual(run_weights.pick_seed(self.run_of, 13), 13)
-    alone = self.run_of._replace(seeds=(7,))
-    self.assertEqual(run_weights.pick_seed(alone, None), 7)
-    for run, seed in ((self.run_of, None), (self.run_of, 7), (alone, 0)):
+    self.assertEqual(run_weights.pick_seed(self.folder, (13, 14), 13), 13)
+    self.assertEqual(run_weights.pick_seed(self.folder, (7,), None), 7)
+    for seeds, seed in (((13, 14), None), ((13, 14), 7), ((7,), 0)):
       with self.assertRaisesRegex(
         ValueError, f'seed = {seed}: must be one of .*seeds'
       ):
-        run_weights.pick_seed(run, seed)
+        run_weights.pick_seed(self.folder, seeds, seed)
 
   def test_the_vocabulary_is_that_of_the_tokenizer_or_of_the_config(self):
     sizes = {'vocab_size': 300, 'max_context': 72, 'compute_dtype': 'float32'}

@@ -7,7 +7,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from configs import models
+from replay_rl.configs import models
 from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import families
 from replay_rl.plan import of_memory
@@ -22,7 +22,7 @@ _EIGHT = {'data': 1, 'fsdp': 8, 'tensor': 1}
 
 
 def _config(name, arm) -> config_lib.Config:
-  return importlib.import_module(f'configs.{name}').get_config(arm)
+  return importlib.import_module(f'replay_rl.configs.{name}').get_config(arm)
 
 
 def _main(*arguments) -> tuple[int, str, str]:

@@ -16,6 +16,7 @@ from replay_rl import train
 from replay_rl.plan import run_noise
 from replay_rl.run import build
 from replay_rl.run import learner as learner_lib
+from replay_rl.run import recorded
 from replay_rl.run import state
 from replay_rl.run import workdir
 from tests import tiny
@@ -223,7 +224,7 @@ class RefusalTest(parameterized.TestCase):
     for expected in (r"\['mu'\]", r"\['sampler.beams'\]"):
       path.write_text(json.dumps(made_of))
       with self.assertRaisesRegex(ValueError, f'config = {expected}: must be'):
-        run_noise.read_config(path.parent)
+        recorded.read_config(path.parent)
       made_of['config']['mu'] = 2.0
 
 

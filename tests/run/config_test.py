@@ -8,11 +8,11 @@ from typing import Any
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from configs import countdown
-from configs import math_llama3_2_3b
-from configs import math_qwen2_5_7b
-from configs import models
 from replay_rl import constants
+from replay_rl.configs import countdown
+from replay_rl.configs import math_llama3_2_3b
+from replay_rl.configs import math_qwen2_5_7b
+from replay_rl.configs import models
 from replay_rl.run import config as config_lib
 from replay_rl.run import rules
 

@@ -112,7 +112,9 @@ class LogTest(absltest.TestCase):
         | {'ledger/generated_tokens': 7, 'histogram/uses': [1, 2]}
         for seed in (3, 4)
       ]
+      self.assertEqual(log.progress.tasks[0].description, 'arm: compiling')
       log.write(lines, seconds=2.0, of_events={'learn_seconds': 0.5})
+      self.assertEqual(log.progress.tasks[0].description, 'arm')
       log.write_samples([{'iteration': 0, 'prompt': '1+1', 'reward': 1.0}])
       marks = log.marks()
     logs.check(folder, marks)
@@ -130,8 +132,9 @@ class LogTest(absltest.TestCase):
       json.loads((folder / 'samples.jsonl').read_text()),
       {'iteration': 0, 'prompt': '1+1', 'reward': 1.0},
     )
-    (written,) = (folder / 'tensorboard').iterdir()
-    self.assertIn(b'reward/seed4', written.read_bytes())
+    for seed in (3, 4):
+      (written,) = (folder / f'tensorboard/seed{seed}').iterdir()
+      self.assertIn(b'reward', written.read_bytes())
 
   def test_a_name_with_markup_is_shown_as_it_is(self):
     folder = pathlib.Path(self.create_tempdir().full_path)

@@ -97,16 +97,25 @@ class WorkdirTest(parameterized.TestCase):
       self._claim({'mesh': {'shape': {'data': 1}}, 'mesh_size': 1})
 
   @parameterized.parameters(
-    ('num_iterations', 10, 20, True),
+    ('num_iterations', 10, 20, True, True),
     ('num_iterations', 20, 10, False),
-    ('checkpoint', {'every': 2, 'keep': 1}, {'every': 3, 'keep': 2}, True),
+    (
+      'checkpoint',
+      {'every': 2, 'keep': 1},
+      {'every': 3, 'keep': 2},
+      True,
+      True,
+    ),
     ('checkpoint', {'every': 2, 'keep': 2}, {'every': 2, 'keep': 1}, False),
     ('text', {'max_answer_chars': 5}, {'max_answer_chars': 9}, True),
     ('text', {'max_answer_chars': 9}, {'max_answer_chars': 5}, False),
     ('text', {'max_prompt_tokens': 5}, {'max_prompt_tokens': 9}, False),
-    ('cache_dir', 'a', 'b', True),
+    ('cache_dir', 'a', 'b', True, True),
+    ('stop', 'a', None, True, True),
   )
-  def test_limits_may_rise_and_nothing_else(self, field, was, now, may):
+  def test_limits_may_rise_and_nothing_else(
+    self, field, was, now, may, is_exact=False
+  ):
     self._claim({field: was})
     for step in ('3', '7'):
       (self.folder / 'checkpoints' / step).mkdir(parents=True)
@@ -114,7 +123,8 @@ class WorkdirTest(parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, f'the config of .*{field}'):
         self._claim({field: now})
       return
-    self.assertNotEmpty(self._claim({field: now}))
+    notes = self._claim({field: now})
+    self.assertLen(notes, 0 if is_exact else 1)
     self.assertEqual(self._record()['config'], {field: now})
     self.assertEqual(self._record()['changes'][0]['newest_checkpoint'], 7)
 

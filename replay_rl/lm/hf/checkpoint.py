@@ -125,6 +125,7 @@ def save(
   bos_id: int | None,
   eos_ids: Sequence[int],
   tokenizer_folder: pathlib.Path | None = None,
+  card: str | None = None,
 ) -> None:
   """Writes a checkpoint that transformers loads.
 
@@ -147,6 +148,7 @@ def save(
     bos_id: token that begins a text; None for none.
     eos_ids: tokens that end a text.
     tokenizer_folder: holds tokenizer files to copy; None for no tokenizer.
+    card: what `README.md` says of the model; None writes none.
 
   Raises:
     ValueError: the folder exists, an argument is not as above, or the
@@ -196,6 +198,8 @@ def save(
       hf_files.write_index(partial, files)
     for path in tokenizer_files:
       shutil.copyfile(path, partial / path.name)
+    if card is not None:
+      (partial / 'README.md').write_text(card, encoding='utf-8')
     if folder.exists():  # A rename would replace an empty folder.
       raise ValueError(f'folder = {str(folder)!r}: must not appear meanwhile')
     partial.rename(folder)

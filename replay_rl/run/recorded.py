@@ -1,0 +1,51 @@
+"""Reads the config of a run from its folder."""
+
+import dataclasses
+import pathlib
+import typing
+from typing import Any
+
+from replay_rl import json_files
+from replay_rl.run import config as config_lib
+from replay_rl.run import workdir as workdir_lib
+
+
+def read_config(folder: pathlib.Path) -> tuple[config_lib.Config, str]:
+  """Returns the config of a run, and the commit of the code that trained it.
+
+  Raises:
+    ValueError: there is none, or it is of another version of the code.
+  """
+  made_of = json_files.read_object(
+    folder / workdir_lib.CONFIG,
+    advice='name a folder that replay_rl.train wrote',
+  )
+  try:
+    config = _of_json(config_lib.Config, made_of['config'], '')
+    return config, str(made_of['commit'])
+  except (KeyError, TypeError, AttributeError) as error:
+    raise ValueError(
+      f'RUN = {str(folder)!r}: must hold the config of a run ({error!r})'
+    ) from error
+
+
+def _of_json(kind: type, values: dict[str, Any], prefix: str) -> Any:
+  """Returns a dataclass of a config, and those in it."""
+  made = {}
+  fields = {field.name: field.type for field in dataclasses.fields(kind)}
+  if differing := sorted(fields.keys() ^ values.keys()):
+    raise ValueError(
+      f'fields of the config = {[prefix + x for x in differing]}: must be in '
+      'this code and in config.json; use the commit that trained the run'
+    )
+  for name, annotation in fields.items():
+    sections = [
+      x
+      for x in (annotation, *typing.get_args(annotation))
+      if isinstance(x, type) and dataclasses.is_dataclass(x)
+    ]
+    value = values[name]
+    if sections and value is not None:
+      value = _of_json(sections[0], value, f'{prefix}{name}.')
+    made[name] = value
+  return kind(**made)
