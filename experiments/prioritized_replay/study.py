@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
-from configs import arms
 from experiments.replay_study import study
+from replay_rl.configs import arms
 from replay_rl.run import config as config_lib
 from replay_rl.sweep import cells
 
