@@ -16,6 +16,7 @@ from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import layers
+from replay_rl.lm import packing
 from replay_rl.lm import rope
 
 _OUTPUT = 'output_projection'  # The leaf that `untie` adds.
@@ -239,10 +240,22 @@ def hidden_states(
   is_valid_BT: base.Array | None,
   *,
   remat: bool,
+  segments: packing.Segments | None = None,
 ) -> base.Array:
-  """Returns the input of the output layer, `[B, T, D]`, without a cache."""
+  """Returns the input of the output layer, `[B, T, D]`, without a cache.
+
+  Args:
+    graphdef, params, tokens_BT, is_valid_BT: see `apply`.
+    remat: see `scoring.token_logprobs`.
+    segments: of packed rows. A token then attends to those before it in its own
+      segment, and `is_valid_BT` is None.
+  """
   chex.assert_rank(tokens_BT, 2)
-  if is_valid_BT is None:
+  if segments is not None:
+    chex.assert_equal_shape([tokens_BT, *segments])
+    is_valid_BT = jnp.ones((1, tokens_BT.shape[1]), bool)
+    positions_BT = segments.positions
+  elif is_valid_BT is None:
     is_valid_BT = jnp.ones((1, tokens_BT.shape[1]), bool)
     positions_BT = jnp.arange(tokens_BT.shape[1])[None, :]
   else:
@@ -257,6 +270,7 @@ def hidden_states(
     column=jnp.int32(0),
     key_values=None,
     remat=remat,
+    segments=segments,
   )
   return x_BTD
 
@@ -271,6 +285,7 @@ def _forward(
   column: base.Array,
   key_values: base.PyTree,
   remat: bool,
+  segments: packing.Segments | None = None,
 ) -> tuple[base.Array, base.PyTree]:
   """Returns hidden states, and `key_values` with the tokens if not None."""
   chex.assert_type([tokens_BT, is_valid_BS], [jnp.int32, bool])
@@ -285,10 +300,13 @@ def _forward(
   columns_T = column + jnp.arange(tokens_BT.shape[1])
   columns_S = jnp.arange(is_valid_BS.shape[1])
   is_past_TS = columns_S[None, :] <= columns_T[:, None]
+  mask_BTS = is_past_TS[None] & is_valid_BS[:, None, :]
+  if segments is not None:
+    mask_BTS &= segments.ids[:, :, None] == segments.ids[:, None, :]
   context = layers.Context(
     cosines=cosines_BTd,
     sines=sines_BTd,
-    mask=is_past_TS[None] & is_valid_BS[:, None, :],
+    mask=mask_BTS,
     column=column,
   )
 

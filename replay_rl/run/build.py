@@ -83,6 +83,7 @@ def experiment(
     ValueError: a field has a value that is not allowed.
   """
   rules.validate(config)
+  rules.check_packing(config.optimizer, shape)
   chosen = functions_lib.choose(config, functions or {})
   if config.warm_start.num_steps:
     functions_lib.choose_warm_start(config)
@@ -131,6 +132,7 @@ def experiment(
     ),
     num_spans=needs.num_spans,
     microbatch_rows=config.optimizer.microbatch_rows,
+    packed_tokens=config.optimizer.packed_tokens,
     loss_reads=frozenset(),
     histogram_bins=config.logging.histogram_bins,
     age_edges=config.logging.age_buckets or (),
