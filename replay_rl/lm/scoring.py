@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from replay_rl import base
+from replay_rl.lm import attention
 from replay_rl.lm import layers
 from replay_rl.lm import model
 from replay_rl.lm import packing
@@ -21,6 +22,7 @@ def token_logprobs(
   temperature: float | base.Array,
   chunk_size: int | None,
   remat: bool,
+  attend_fn: attention.AttendFn = attention.automatic,
 ) -> tuple[base.Array, base.Array]:
   """Returns the log-probability of each token given those before it.
 
@@ -35,6 +37,7 @@ def token_logprobs(
       pass computes logits again.
     remat: whether the backward pass computes the activations of a layer again,
       so that only the input of each layer is kept.
+    attend_fn: how tokens attend to those before them.
 
   Returns:
     `[B, T]` float32 each: log p(token t | tokens < t), and the entropy in nats
@@ -51,7 +54,10 @@ def token_logprobs(
   else:
     inputs_BT, targets_BT = tokens, segments.targets
   x_BTD = model.hidden_states(
-    graphdef, params, inputs_BT, None, remat=remat, segments=segments
+    *(graphdef, params, inputs_BT, None),
+    remat=remat,
+    segments=segments,
+    attend_fn=attend_fn,
   )
   constrain_fn = model.merge(graphdef, params).constrain_fn
   # Before the loop over chunks, so that devices exchange the weights once.

@@ -15,6 +15,7 @@ from replay_rl import base
 from replay_rl import choices
 from replay_rl import rng
 from replay_rl.lm import architecture
+from replay_rl.lm import attention
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
@@ -149,6 +150,24 @@ def experiment(
     schedule=of_cycles,
     stop=stop and stop.bind(stop.scalars),
     chosen=chosen,
+  )
+
+
+def attention_note(parts: state.Parts, mesh: jax.sharding.Mesh) -> str:
+  """Returns which attention the learner uses, for the user."""
+  packed, platform = parts.packed, mesh.devices.flat[0].platform
+  num_tokens = packed.capacity if packed else parts.shape.num_tokens - 1
+  attend = attention.choose(
+    platform,
+    num_tokens=num_tokens,
+    head_dim=parts.transformer.head_dim,
+    dtype=parts.transformer.compute_dtype,
+    is_packed=packed is not None,
+  )
+  return (
+    f'Attention of the learner: {attend.__name__}, for '
+    f'{"packed" if packed else "padded"} rows of {num_tokens} tokens on '
+    f'{platform}.'
   )
 
 

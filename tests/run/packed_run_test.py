@@ -5,14 +5,16 @@ import numpy as np
 from absl.testing import parameterized
 
 from replay_rl import train
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from tests import tiny
 from tests import train_test
+from tests.run import tiny_run
 
 # All that scores tokens: the reference, the weights before the updates and the
 # statistic. Some groups are not valid.
 _CHANGES = {
-  'num_iterations': 3,
+  'num_iterations': 2,
   'replay__drop_zero_variance': True,
   'loss__policy': (
     'm2po() + reference_kl(coefficient=0.1) + '
@@ -30,7 +32,7 @@ class PackedRunTest(train_test.TrainTestCase):
     padded, whole, parted = map(self.workdir, ('padded', 'whole', 'parted'))
     train.train(tiny.config(**_CHANGES), padded)
     expected = train.train(config, whole)
-    train.train(config, parted, stop_after=2)
+    train.train(config, parted, stop_after=1)
     actual = train.train(config, parted)
     chex.assert_trees_all_equal(actual, expected)
     self.assertEqual(
@@ -49,6 +51,18 @@ class PackedRunTest(train_test.TrainTestCase):
 
 
 class PackedConfigTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (None, 'causal, for padded rows of 7 tokens on cpu.'),
+    (600, 'chunked, for packed rows of 600 tokens on cpu.'),
+  )
+  def test_the_attention_of_the_learner_is_said(self, tokens, expected):
+    config = tiny.config(optimizer__packed_tokens=tokens)
+    parts = build.experiment(config, build.planned_shape(config)).parts
+    mesh = mesh_lib.make(tiny_run.ONE_DEVICE)
+    self.assertEqual(
+      build.attention_note(parts, mesh), f'Attention of the learner: {expected}'
+    )
+
   @parameterized.parameters(
     (6, None, 'must be None or at least 7, the tokens that the model reads of'),
     (2**20, 2**12, 'must be at most 524287, because the tokens of optimizer.'),
