@@ -227,7 +227,7 @@ def _splash_of_device(
     interpret=is_interpreted,
   )
   segments = kernels.SegmentIds(ids_BT, ids_BT)
-  heads_BHTd = jax.vmap(attend)(q_BHTd, keys_BKTd, values_BKTd, segments)
+  heads_BHTd: Any = jax.vmap(attend)(q_BHTd, keys_BKTd, values_BKTd, segments)
   return heads_BHTd[:, :, :T].reshape(B, K, G, T, d)
 
 
