@@ -168,6 +168,11 @@ class PackedScoringTest(parameterized.TestCase):
       _places(_COLUMNS, 7), tokens, 0, num_sequences=4, capacity=7
     )
     packed = score(params, taken.tokens, taken.segments)
+    # Only differences of positions count, so that an offset of a segment would
+    # not show. Twice the distances must.
+    stretched = taken.segments._replace(positions=2 * taken.segments.positions)
+    other = score(params, taken.tokens, stretched)
+    self.assertGreater(float(jnp.max(jnp.abs(other[0] - packed[0]))), 1e-3)
     whole = score(params, tokens)
     inside = np.arange(7)[None] <= np.array(_COLUMNS)[:, None]
     for actual, expected in zip(packed, whole, strict=True):
