@@ -112,6 +112,7 @@ def on_policy(
       gate=None,
       max_grad_norm=1.0,
       microbatch_rows=8,
+      packed_tokens=None,
       logits_chunk=128,
       remat=True,
     ),

@@ -94,6 +94,7 @@ def on_policy(
       gate=None,
       max_grad_norm=1.0,
       microbatch_rows=NUM_FRESH // 2,
+      packed_tokens=None,
       logits_chunk=None,
       remat=False,
     ),

@@ -198,7 +198,8 @@ def opened(
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   made_of = record(config, experiment, task)
   _enter(workdir, made_of, config, allow_code_change, stack)
-  for note in task_lib.notes(task):
+  attention = build.attention_note(experiment.parts, mesh)
+  for note in (*task_lib.notes(task), attention):
     logs.say(note)
   programs = make_programs(
     experiment.parts,

@@ -102,6 +102,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       gate=None,
       max_grad_norm=1.0,
       microbatch_rows=None,
+      packed_tokens=None,
       logits_chunk=None,
       remat=False,
     ),

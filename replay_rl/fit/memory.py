@@ -151,7 +151,8 @@ def memory(
   share = share_of_device(parts.transformer, mesh)
   kept, on_host, untied = _kept(run, parts, mesh, config.mesh.buffer_memory)
   # Of one seed: the sum over the microbatches, and the latest of several.
-  gradients = untied // config.num_seeds * (1 + (parts.num_microbatches > 1))
+  is_summed = parts.num_microbatches > 1 or parts.packed is not None
+  gradients = untied // config.num_seeds * (1 + is_summed)
   gradients *= 1 + parts.age_grad_norms  # That of one bucket of ages.
   programs = {
     name: working_memory.sampling(share, parts.shape, num_rows=rows)
@@ -165,7 +166,7 @@ def memory(
     'gradients': gradients,
     'histograms of updates': _histograms(config),
   } | working_memory.activations(
-    share,
+    share if parts.packed is None else _packed(share, parts.packed),
     num_rows=_rows_of_microbatch(parts, mesh),
     chunk_size=config.optimizer.logits_chunk,
     remat=config.optimizer.remat,
@@ -316,12 +317,25 @@ def _rows_of_microbatch(
   parts: state.Parts,
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
 ) -> int:
-  """Returns the rows of a microbatch on a device, those that fill it too."""
+  """Returns the rows of a microbatch on a device, those that fill it too.
+
+  Of packed rows, these are sequences.
+  """
   num_parts = mesh_lib.num_parts(mesh, 'rows')
+  if parts.packed is not None:
+    return -(-min(parts.packed.num_sequences, parts.num_rows) // num_parts)
   num_rows = microbatches.padded_rows(
     parts.num_rows, parts.num_microbatches, num_parts
   )
   return num_rows // (parts.num_microbatches * num_parts)
+
+
+def _packed(
+  transformer: architecture.TransformerConfig, packed: microbatches.Packing
+) -> architecture.TransformerConfig:
+  """Returns a transformer whose rows are as long as packed sequences."""
+  # The last token of a row is not read.
+  return dataclasses.replace(transformer, max_context=packed.capacity + 1)
 
 
 def _histograms(config: config_lib.Config) -> int:

@@ -5,6 +5,7 @@ columns to attend to, d channels of a head, c a pair of fused matrices.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -33,16 +34,17 @@ class KeyValues(NamedTuple):
 
 
 class Context(NamedTuple):
-  """Positions and mask of the tokens, the same for every layer.
+  """Positions and attention of the tokens, the same for every layer.
 
   cosines, sines: `[B, T, d / 2]` float32, see `rope.rotations`.
-  mask: `[B, T, S]` bool, True where a token may attend to a column.
+  attend: (queries `[B, K, G, T, d]`, keys and values `[B, K, S, d]`) -> heads
+    `[B, K, G, T, d]`.
   column: `[]` int32, where the first token goes in a key-value cache.
   """
 
   cosines: base.Array
   sines: base.Array
-  mask: base.Array
+  attend: Callable[[base.Array, base.Array, base.Array], base.Array]
   column: base.Array
 
 
@@ -183,7 +185,7 @@ class Layer(nnx.Module):
 
     Args:
       x_BTD: `[B, T, D]` residual stream.
-      context: positions and mask.
+      context: positions and attention.
       cache: None to attend to the T tokens alone. Otherwise the layer writes
         their keys and values to the columns from `context.column` on, and
         attends to all columns.
@@ -200,7 +202,7 @@ class Layer(nnx.Module):
         jax.lax.dynamic_update_slice(cache.values, values_BKSd[None], start),
       )
       keys_BKSd, values_BKSd = cache.keys[index], cache.values[index]
-    heads_BKGTd = attend(q_BKGTd, keys_BKSd, values_BKSd, context.mask)
+    heads_BKGTd = context.attend(q_BKGTd, keys_BKSd, values_BKSd)
     B, K, G, T, d = heads_BKGTd.shape
     heads_BTHd = heads_BKGTd.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, d)
     x_BTD = _add(
@@ -249,57 +251,6 @@ def rms_norm(x: base.Array, scale_D: base.Array, epsilon: float) -> base.Array:
   normed = x_float32 * jax.lax.rsqrt(mean_square + epsilon)
   scale = jnp.expand_dims(scale_D, tuple(range(x.ndim - 1)))
   return (normed * scale).astype(x.dtype)
-
-
-def attend(
-  q_BKGTd: base.Array,
-  keys_BKSd: base.Array,
-  values_BKSd: base.Array,
-  mask_BTS: base.Array,
-) -> base.Array:
-  """Returns grouped-query attention `[B, K, G, T, d]`, softmax in float32.
-
-  Ainslie et al., 'GQA', arXiv:2305.13245. The query heads of a group are rows
-  of one matrix, so that keys and values need not be repeated.
-  """
-  scores_BKGTS = _read_keys(q_BKGTd, keys_BKSd) * q_BKGTd.shape[-1] ** -0.5
-  scores_BKGTS = jnp.where(
-    mask_BTS[:, None, None], scores_BKGTS, jnp.finfo(jnp.float32).min
-  )
-  return _mix_values(jax.nn.softmax(scores_BKGTS), values_BKSd)
-
-
-def _read_keys(q_BKGTd: base.Array, keys_BKSd: base.Array) -> base.Array:
-  B, K, G, T, d = q_BKGTd.shape
-  if T == 1:
-    # Reading the keys takes most of the time of a single query. A product and a
-    # sum are then faster than a tiny matmul for each row and head.
-    products_BKGSd = q_BKGTd * keys_BKSd[:, :, None]
-    return jnp.sum(products_BKGSd, -1, dtype=jnp.float32)[:, :, :, None]
-  scores = jnp.einsum(
-    'bkmd,bksd->bkms',
-    q_BKGTd.reshape(B, K, G * T, d),
-    keys_BKSd,
-    preferred_element_type=jnp.float32,
-  )
-  return scores.reshape(B, K, G, T, -1)
-
-
-def _mix_values(
-  weights_BKGTS: base.Array, values_BKSd: base.Array
-) -> base.Array:
-  B, K, G, T, S = weights_BKGTS.shape
-  weights_BKGTS = weights_BKGTS.astype(values_BKSd.dtype)
-  if T == 1:
-    products_BKGSd = (
-      weights_BKGTS[:, :, :, 0, :, None] * values_BKSd[:, :, None]
-    )
-    mixed = jnp.sum(products_BKGSd, -2, dtype=jnp.float32)
-    return mixed[:, :, :, None].astype(values_BKSd.dtype)
-  mixed = jnp.einsum(
-    'bkms,bksd->bkmd', weights_BKGTS.reshape(B, K, G * T, S), values_BKSd
-  )
-  return mixed.reshape(B, K, G, T, -1)
 
 
 def matmul(

@@ -6,6 +6,7 @@ learner run the same code, so that their log-probabilities agree.
 """
 
 import functools
+from collections.abc import Callable
 
 import chex
 import jax
@@ -14,8 +15,10 @@ from flax import nnx
 
 from replay_rl import base
 from replay_rl.lm import architecture
+from replay_rl.lm import attention
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import layers
+from replay_rl.lm import packing
 from replay_rl.lm import rope
 
 _OUTPUT = 'output_projection'  # The leaf that `untie` adds.
@@ -239,15 +242,32 @@ def hidden_states(
   is_valid_BT: base.Array | None,
   *,
   remat: bool,
+  segments: packing.Segments | None = None,
+  attend_fn: attention.AttendFn = attention.automatic,
 ) -> base.Array:
-  """Returns the input of the output layer, `[B, T, D]`, without a cache."""
+  """Returns the input of the output layer, `[B, T, D]`, without a cache.
+
+  Args:
+    graphdef, params, tokens_BT, is_valid_BT: see `apply`.
+    remat: see `scoring.token_logprobs`.
+    segments: of packed rows. A token then attends to those before it in its own
+      segment, and `is_valid_BT` is None.
+    attend_fn: how tokens attend where `is_valid_BT` is None.
+  """
   chex.assert_rank(tokens_BT, 2)
-  if is_valid_BT is None:
-    is_valid_BT = jnp.ones((1, tokens_BT.shape[1]), bool)
-    positions_BT = jnp.arange(tokens_BT.shape[1])[None, :]
-  else:
+  ids_BT = None if segments is None else segments.ids
+  if is_valid_BT is not None:
     chex.assert_equal_shape([tokens_BT, is_valid_BT])
     positions_BT = jnp.cumsum(is_valid_BT, axis=1) - 1
+  elif segments is not None:
+    chex.assert_equal_shape([tokens_BT, *segments])
+    positions_BT = segments.positions
+  else:
+    positions_BT = jnp.arange(tokens_BT.shape[1])[None, :]
+
+  def attend(q_BKGTd, keys_BKTd, values_BKTd):
+    return attend_fn(q_BKGTd, keys_BKTd, values_BKTd, ids_BT)
+
   x_BTD, _ = _forward(
     graphdef,
     params,
@@ -257,6 +277,7 @@ def hidden_states(
     column=jnp.int32(0),
     key_values=None,
     remat=remat,
+    attend=attend if is_valid_BT is None else None,
   )
   return x_BTD
 
@@ -266,14 +287,18 @@ def _forward(
   params: base.PyTree,
   tokens_BT: base.Array,
   positions_BT: base.Array,
-  is_valid_BS: base.Array,
+  is_valid_BS: base.Array | None,
   *,
   column: base.Array,
   key_values: base.PyTree,
   remat: bool,
+  attend: Callable | None = None,
 ) -> tuple[base.Array, base.PyTree]:
-  """Returns hidden states, and `key_values` with the tokens if not None."""
-  chex.assert_type([tokens_BT, is_valid_BS], [jnp.int32, bool])
+  """Returns hidden states, and `key_values` with the tokens if not None.
+
+  Without `attend`, tokens attend to the valid columns up to their own.
+  """
+  chex.assert_type(tokens_BT, jnp.int32)
   params = unstack(params)
   per_layer = params['layers']
   is_unrolled = isinstance(per_layer, list)
@@ -282,13 +307,18 @@ def _forward(
   cosines_BTd, sines_BTd = rope.rotations(
     positions_BT, rope.frequencies(config)
   )
-  columns_T = column + jnp.arange(tokens_BT.shape[1])
-  columns_S = jnp.arange(is_valid_BS.shape[1])
-  is_past_TS = columns_S[None, :] <= columns_T[:, None]
+  if attend is None:
+    assert is_valid_BS is not None
+    chex.assert_type(is_valid_BS, bool)
+    columns_T = column + jnp.arange(tokens_BT.shape[1])
+    columns_S = jnp.arange(is_valid_BS.shape[1])
+    is_past_TS = columns_S[None, :] <= columns_T[:, None]
+    mask_BTS = is_past_TS[None] & is_valid_BS[:, None, :]
+    attend = functools.partial(attention.plain, mask_BTS=mask_BTS)
   context = layers.Context(
     cosines=cosines_BTd,
     sines=sines_BTd,
-    mask=is_past_TS[None] & is_valid_BS[:, None, :],
+    attend=attend,
     column=column,
   )
 

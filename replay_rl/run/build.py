@@ -15,6 +15,7 @@ from replay_rl import base
 from replay_rl import choices
 from replay_rl import rng
 from replay_rl.lm import architecture
+from replay_rl.lm import attention
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
@@ -83,6 +84,7 @@ def experiment(
     ValueError: a field has a value that is not allowed.
   """
   rules.validate(config)
+  rules.check_packing(config.optimizer, shape)
   chosen = functions_lib.choose(config, functions or {})
   if config.warm_start.num_steps:
     functions_lib.choose_warm_start(config)
@@ -131,6 +133,7 @@ def experiment(
     ),
     num_spans=needs.num_spans,
     microbatch_rows=config.optimizer.microbatch_rows,
+    packed_tokens=config.optimizer.packed_tokens,
     loss_reads=frozenset(),
     histogram_bins=config.logging.histogram_bins,
     age_edges=config.logging.age_buckets or (),
@@ -147,6 +150,24 @@ def experiment(
     schedule=of_cycles,
     stop=stop and stop.bind(stop.scalars),
     chosen=chosen,
+  )
+
+
+def attention_note(parts: state.Parts, mesh: jax.sharding.Mesh) -> str:
+  """Returns which attention the learner uses, for the user."""
+  packed, platform = parts.packed, mesh.devices.flat[0].platform
+  num_tokens = packed.capacity if packed else parts.shape.num_tokens - 1
+  attend = attention.choose(
+    platform,
+    num_tokens=num_tokens,
+    head_dim=parts.transformer.head_dim,
+    dtype=parts.transformer.compute_dtype,
+    is_packed=packed is not None,
+  )
+  return (
+    f'Attention of the learner: {attend.__name__}, for '
+    f'{"packed" if packed else "padded"} rows of {num_tokens} tokens on '
+    f'{platform}.'
   )
 
 

@@ -36,6 +36,7 @@ LearningRate = Annotated[float, _RATE]
 # A smaller norm would leave gradients that Adam's epsilon hides.
 Norm = Annotated[float, constants.interval('[1e-06, inf]')]
 OptionalCount = Annotated[int | None, _AT_LEAST_1]
+OptionalTokens = Annotated[int | None, constants.interval('[1, 1048576]')]
 OptionalPositive = Annotated[float | None, constants.POSITIVE]
 OptionalFraction = Annotated[float | None, constants.interval('(0, 1]')]
 # `overrides.AnnotatedParser` reads the word None for these types.
@@ -171,8 +172,12 @@ class Optimizer:
   transform: str  # A function of rl.optimizers.
   gate: OptionalStr  # A function of rl.gates; None: accepts every update.
   max_grad_norm: Norm  # Clips the gradient's global norm; inf does not clip.
-  # Most rows whose activations are in memory at a time; None: all.
+  # Most rows whose activations are in memory at a time; None: all. Of packed
+  # rows, sequences over all devices; None: one on each device.
   microbatch_rows: OptionalCount
+  # Tokens of a sequence, into which an update packs rows of different lengths
+  # side by side; None: each row is padded.
+  packed_tokens: OptionalTokens
   logits_chunk: OptionalCount  # Tokens whose logits exist at once; None: all.
   remat: bool  # Recompute activations in the backward pass; saves memory.
 

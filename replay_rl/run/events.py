@@ -226,13 +226,14 @@ def _reference_logprobs(
   """Returns `[F, T]` float32 where the loss reads them, and else None."""
   if run.reference_params is None:
     return None
+  num_parts = microbatches.number(parts.num_fresh, parts.microbatch_rows)
   logprobs_FT = microbatches.score(
     parts.bind(run.hyper).update.logprobs_fn,
     run.reference_params,
     completions.tokens,
-    num_microbatches=microbatches.number(
-      parts.num_fresh, parts.microbatch_rows
-    ),
+    completions.loss_mask,
+    num_microbatches=num_parts,
+    packed=parts.packed,
   )
   return jnp.where(completions.loss_mask, logprobs_FT, 0.0)
 
@@ -356,6 +357,7 @@ def _update(
       functions=functions,
       num_updates_since_fresh=clock.num_updates_since_fresh,
       num_microbatches=parts.num_microbatches,
+      packed=parts.packed,
       row_sets=row_sets,
       proximal_params=proximal_params,
       has_row_grad_norms='row_grad_norms' in parts.loss_reads,

@@ -10,6 +10,7 @@ import optax
 
 from replay_rl import base
 from replay_rl.lm import model
+from replay_rl.run import gradients as gradients_lib
 from replay_rl.run import microbatches
 
 
@@ -36,7 +37,7 @@ class UpdateFunctions(NamedTuple):
 
 
 class Status(NamedTuple):
-  """The result of an update: `[]` bool each.
+  """The result of an update: `[]` bool each, and one number.
 
   One of the first three is True; none if a gate left the update out before it.
 
@@ -44,12 +45,15 @@ class Status(NamedTuple):
   is_empty: it had no valid row.
   is_refused: the gate refused it.
   ends_reuse: the gate wants no more updates on these rollouts.
+  num_columns: `[]` float32, tokens that the model read for the loss, padding
+    included.
   """
 
   is_applied: base.Array
   is_empty: base.Array
   is_refused: base.Array
   ends_reuse: base.Array
+  num_columns: base.Array
 
 
 class _Rows(NamedTuple):
@@ -103,6 +107,7 @@ def update(
   functions: UpdateFunctions,
   num_updates_since_fresh: base.Array | int,
   num_microbatches: int,
+  packed: microbatches.Packing | None = None,
   row_sets: base.Array | None = None,
   proximal_params: base.PyTree | None = None,
   has_row_grad_norms: bool = False,
@@ -121,6 +126,7 @@ def update(
     num_updates_since_fresh: `[]` integer, see `base.Proposal`.
     num_microbatches: must divide B. Only the activations of B /
       `num_microbatches` rows are in memory at a time.
+    packed: packs the rows into sequences in place of that; None does not.
     row_sets: `[K, B]` bool, sets of rows for `Outcome.grad_norms_of_sets`; the
       norm of each takes one more backward pass over all rows.
     proximal_params: weights for `LossInputs.proximal_logprobs`, which take one
@@ -132,7 +138,8 @@ def update(
     The new learner, the outcome before the weights changed, and the status.
 
   Raises:
-    ValueError: B is not a multiple of `num_microbatches`.
+    ValueError: B is not a multiple of `num_microbatches`, or a row does not fit
+      a packed sequence.
   """
   chex.assert_rank([batch.rollouts.tokens, batch.is_valid], [2, 1])
   num_rows = batch.is_valid.shape[0]
@@ -141,11 +148,12 @@ def update(
       f'num_microbatches = {num_microbatches}: must divide the {num_rows} rows '
       'of an update'
     )
-  outcome, gradients = _gradients(
+  outcome, gradients, num_columns = _gradients(
     state,
     batch,
     functions=functions,
     num_microbatches=num_microbatches,
+    packed=packed,
     row_sets=row_sets,
     proximal_params=proximal_params,
     has_row_grad_norms=has_row_grad_norms,
@@ -185,7 +193,10 @@ def update(
       is_empty, state.num_empty_in_a_row + is_first, 0
     ),
   )
-  status = Status(is_applied, is_empty, ~is_accepted & ~is_empty, ends_reuse)
+  status = Status(
+    *(is_applied, is_empty, ~is_accepted & ~is_empty, ends_reuse),
+    num_columns=num_columns,
+  )
   return new_state, outcome, status
 
 
@@ -195,18 +206,21 @@ def _gradients(
   *,
   functions: UpdateFunctions,
   num_microbatches: int,
+  packed: microbatches.Packing | None,
   row_sets: base.Array | None,
   proximal_params: base.PyTree | None,
   has_row_grad_norms: bool,
-) -> tuple[base.Outcome, base.PyTree]:
-  """Returns the outcome of the loss, and its gradient."""
+) -> tuple[base.Outcome, base.PyTree, base.Array]:
+  """Returns the outcome of the loss, its gradient, and `Status.num_columns`."""
   rows, row_weights_B = _rows(batch, state.step, functions)
   params = model.untie(state.params)
   scored = functools.partial(
     microbatches.score,
     functions.logprobs_fn,
     tokens=rows.tokens,
+    loss_mask=rows.loss_mask,
     num_microbatches=num_microbatches,
+    packed=packed,
   )
   if proximal_params is not None:
     rows = rows._replace(proximal_logprobs=scored(proximal_params))
@@ -218,36 +232,24 @@ def _gradients(
     inputs = _loss_inputs(rows, scored(state.params), None)
     statistics = jax.lax.stop_gradient(functions.statistics_fn(inputs))
 
-  def loss_of_rows(params, rows):
-    logprobs_BT, _ = functions.logprobs_fn(params, rows.tokens)
+  def loss_of_logprobs(logprobs_BT, rows):
     token_loss = functions.loss_fn(_loss_inputs(rows, logprobs_BT, statistics))
     loss = jnp.sum(token_loss.loss * rows.token_weights)
     return loss, (logprobs_BT, token_loss.is_clipped)
 
-  value_and_grad = jax.value_and_grad(loss_of_rows, has_aux=True)
-
-  def summed(rows):
-    if num_microbatches == 1:
-      (loss, seen), untied = value_and_grad(params, rows)
-      return (loss, untied), seen
-
-    def accumulate(total, microbatch):
-      (loss, seen), grads = value_and_grad(params, microbatch)
-      return jax.tree.map(jnp.add, total, (loss, grads)), seen
-
-    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    total, seen = jax.lax.scan(
-      accumulate, zeros, microbatches.split(rows, num_microbatches)
-    )
-    return total, microbatches.join(seen)
+  summed = functools.partial(
+    *(gradients_lib.of_loss, functions.logprobs_fn, loss_of_logprobs, params),
+    num_microbatches=num_microbatches,
+    packed=packed,
+  )
 
   def norm_of_set(is_inside_B):
     # The weights of the other tokens stay, so the parts add up to the gradient.
     weights_BT = rows.token_weights * is_inside_B[:, None]
-    (_, untied), _ = summed(rows._replace(token_weights=weights_BT))
+    (_, untied), _, _ = summed(rows._replace(token_weights=weights_BT))
     return optax.tree.norm(model.retie(untied))
 
-  (loss, untied), (logprobs_BT, is_clipped_BT) = summed(rows)
+  (loss, untied), (logprobs_BT, is_clipped_BT), num_columns = summed(rows)
   gradients = model.retie(untied)
   outcome = base.Outcome(
     loss=loss,
@@ -260,7 +262,7 @@ def _gradients(
       None if row_sets is None else jax.lax.map(norm_of_set, row_sets)
     ),
   )
-  return outcome, gradients
+  return outcome, gradients, num_columns
 
 
 def _row_grad_norms(

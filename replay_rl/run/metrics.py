@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replay_rl import base
+from replay_rl.lm import packing
 from replay_rl.replay import histograms
 from replay_rl.replay import prompt_table
 from replay_rl.rl import importance
@@ -74,6 +75,8 @@ def of_update(
     )
   has_rows = jnp.any(batch.is_valid)
   output_norm = outcome.output_projection_grad_norm
+  num_read = jnp.sum(packing.num_columns(mask_BT), dtype=jnp.float32)
+  num_columns = jnp.where(has_rows, status.num_columns, 0.0)
 
   def of_one(value):
     # The mean over updates leaves out an update without rows.
@@ -93,6 +96,7 @@ def of_update(
       'batch/num_valid': of_one(jnp.sum(batch.is_valid)),
       'batch/num_invalid': of_one(jnp.sum(~batch.is_valid)),
       'batch/num_fresh': of_one(jnp.sum(batch.is_valid & batch.is_fresh)),
+      'batch/padding_fraction': Mean(num_columns - num_read, num_columns),
       'buffer/num_eligible': of_one(batch.num_eligible),
       **of_tokens,
       **_of_ages(

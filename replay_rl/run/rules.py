@@ -91,6 +91,27 @@ def check_tokens(name: str, num_rows: int, shape: task_lib.Shape) -> None:
     )
 
 
+def check_packing(
+  optimizer: config_lib.Optimizer, shape: task_lib.Shape
+) -> None:
+  """Raises ValueError if a row may not fit a sequence of packed rows."""
+  capacity, needed = optimizer.packed_tokens, shape.num_tokens - 1
+  if capacity is not None and capacity < needed:
+    raise ValueError(
+      f'optimizer.packed_tokens = {capacity}: must be None or at least '
+      f'{needed}, the tokens that the model reads of a row of '
+      f'{shape.num_tokens}'
+    )
+  num_sequences = optimizer.microbatch_rows or 1
+  if capacity is not None and capacity * num_sequences > constants.MAX_INT32:
+    raise ValueError(
+      f'optimizer.packed_tokens = {capacity}: must be at most '
+      f'{constants.MAX_INT32 // num_sequences}, because the tokens of '
+      f'optimizer.microbatch_rows = {optimizer.microbatch_rows} sequences are '
+      'counted in an int32'
+    )
+
+
 def _check_fields(settings: Any, prefix: str = '') -> None:
   values = {
     field.name: getattr(settings, field.name)

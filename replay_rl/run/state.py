@@ -134,7 +134,8 @@ class Parts(NamedTuple):
   num_spans: most weights that sample one response; 0 if the schedule has no
     spans, and then one.
   microbatch_rows: most rows of an update whose activations are in memory at a
-    time; None for all.
+    time; None for all. Of packed rows, most sequences; None for 1.
+  packed_tokens: columns of a sequence of packed rows; None does not pack.
   loss_reads: fields of `base.LossInputs` that the run computes for the loss
     alone, see `tracing.loss_reads`.
   histogram_bins: bins of a histogram, overflow included.
@@ -158,6 +159,7 @@ class Parts(NamedTuple):
   num_publications: int
   num_spans: int
   microbatch_rows: int | None
+  packed_tokens: int | None
   loss_reads: frozenset[str]
   histogram_bins: int
   age_edges: tuple[int, ...]
@@ -170,8 +172,17 @@ class Parts(NamedTuple):
 
   @property
   def num_microbatches(self) -> int:
-    """Parts into which an update splits its rows."""
+    """Parts into which an update splits its rows; 1 if it packs them."""
+    if self.packed is not None:
+      return 1
     return microbatches.number(self.num_rows, self.microbatch_rows)
+
+  @property
+  def packed(self) -> microbatches.Packing | None:
+    """How an update packs its rows; None if it does not."""
+    if self.packed_tokens is None:
+      return None
+    return microbatches.Packing(self.packed_tokens, self.microbatch_rows or 1)
 
   def proximal_params(self, learner: base.LearnerState) -> base.PyTree | None:
     """Returns weights for `proximal_logprobs`; None if the loss reads none."""

@@ -115,6 +115,7 @@ def check(
       functions=update._replace(loss_fn=watched),
       num_updates_since_fresh=0,
       num_microbatches=parts.num_microbatches,
+      packed=parts.packed,
       proximal_params=parts.proximal_params(learner_state),
       has_row_grad_norms='row_grad_norms' in parts.loss_reads,
     ),

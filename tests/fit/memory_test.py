@@ -295,6 +295,27 @@ class MemoryTest(parameterized.TestCase):
       actual.programs['learner']['gradients'], factor * 4 * num_weights
     )
 
+  def test_packed_rows_have_the_activations_of_their_sequences(self):
+    # 4 rows of the longest take as much as 4 sequences that hold one each, and
+    # a sequence of two as much as 2 of them. Gradients are of microbatches.
+    columns = _parts(tiny.config()).shape.num_tokens - 1
+    rows, packed, alone = (
+      memory_lib.memory(
+        config, _parts(config), memory_lib.abstract_mesh(_ONE)
+      ).programs['learner']
+      for config in (
+        tiny.config(optimizer__microbatch_rows=4),
+        tiny.config(
+          optimizer__microbatch_rows=4, optimizer__packed_tokens=columns
+        ),
+        tiny.config(optimizer__packed_tokens=2 * columns),
+      )
+    )
+    self.assertEqual(rows, packed)
+    name = 'kept for the backward pass'
+    self.assertBetween(packed[name] / alone[name], 1.7, 2.3)
+    self.assertEqual(packed['gradients'], alone['gradients'])
+
   def test_the_cache_is_split_over_rows_and_heads(self):
     config = tiny.config(replay__batch_size=16, evaluation__every=2)
     parts = _parts(config)

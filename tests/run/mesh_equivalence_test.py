@@ -18,6 +18,7 @@ from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import learner
 from replay_rl.run import maker as maker_lib
+from replay_rl.run import microbatches
 from replay_rl.run import placement
 from replay_rl.run import programs
 from replay_rl.run import state as run_state
@@ -106,7 +107,9 @@ def _batch(parts, num_rows):
 
 
 @functools.cache
-def _updated(name, sizes, num_microbatches, compute_dtype='float32'):
+def _updated(
+  name, sizes, num_microbatches, compute_dtype='float32', packed=None
+):
   parts = _parts(name, model__compute_dtype=compute_dtype)
   mesh = buffers.make_mesh(sizes)
   functions = _functions(name, model__compute_dtype=compute_dtype).update
@@ -114,14 +117,15 @@ def _updated(name, sizes, num_microbatches, compute_dtype='float32'):
 
   @jax.jit
   def update(params, batch):
-    state, outcome, _ = learner.update(
+    state, outcome, status = learner.update(
       learner.init(params, functions),
       batch._replace(rollouts=mesh_lib.split_rows(batch.rollouts)),
       functions=functions,
       num_updates_since_fresh=0,
       num_microbatches=num_microbatches,
+      packed=packed,
     )
-    return state, outcome
+    return state, outcome, status.num_columns
 
   with jax.set_mesh(mesh):
     return jax.device_get(update(_params(parts, mesh), _batch(parts, 16)))
@@ -150,9 +154,9 @@ def _products(function, *arguments):
 class UpdateTest(parameterized.TestCase):
   @parameterized.parameters(*CASES)
   def test_loss_and_updated_weights_are_those_of_one_device(self, name, sizes):
-    one, seen_one = _updated(name, ONE, 1)
+    one, seen_one, _ = _updated(name, ONE, 1)
     # Two microbatches: rows of each are on all devices.
-    eight, seen = _updated(name, sizes, 2)
+    eight, seen, _ = _updated(name, sizes, 2)
     gradients = (state.opt_state[0].trace for state in (eight, one))
     # Sums of some hundred float32 in another order: a few units of 6e-8.
     self.assertLess(_distance(*gradients), 2e-6)
@@ -163,14 +167,30 @@ class UpdateTest(parameterized.TestCase):
     moved = _distance(one.params, jax.device_get(_first(name)))
     self.assertGreater(moved, 1e-3)
 
+  @parameterized.parameters(CASES[2])
+  def test_rows_are_packed_alike_on_every_mesh(self, name, sizes):
+    # Rows of 4 to 7 columns, 16 in all.
+    capacity = _parts(name).shape.num_tokens - 1
+    packed = microbatches.Packing(2 * capacity, 3)
+    one, seen_one, _ = _updated(name, ONE, 1)
+    eight, seen, num_columns = _updated(name, sizes, 1, packed=packed)
+    gradients = (state.opt_state[0].trace for state in (eight, one))
+    self.assertLess(_distance(*gradients), 2e-6)
+    np.testing.assert_allclose(seen.loss, seen_one.loss, rtol=2e-6)
+    chex.assert_trees_all_equal(seen.is_clipped, seen_one.is_clipped)
+    # All devices that split rows have as many sequences as the others.
+    num_parts = sizes[0] * sizes[1]
+    of_step = 2 * capacity * num_parts * -(-3 // num_parts)
+    self.assertEqual(num_columns % of_step, 0)
+
   @parameterized.parameters(*MODELS)
   def test_gradients_are_float32_where_the_rest_is_bfloat16(self, name):
-    whole, _ = _updated(name, ONE, 1, 'bfloat16')
-    split, _ = _updated(name, ONE, 4, 'bfloat16')
+    whole, *_ = _updated(name, ONE, 1, 'bfloat16')
+    split, *_ = _updated(name, ONE, 4, 'bfloat16')
     gradients = [state.opt_state[0].trace for state in (split, whole)]
     # A sum that is rounded to bfloat16 on its way is off by 1e-3.
     self.assertLess(_distance(*gradients), 1e-5)
-    exact, _ = _updated(name, ONE, 1)
+    exact, *_ = _updated(name, ONE, 1)
     self.assertLess(_distance(gradients[1], exact.opt_state[0].trace), 0.1)
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients[1]):
       self.assertEqual(leaf.dtype, np.float32)

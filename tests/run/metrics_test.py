@@ -29,6 +29,8 @@ MEANS = {
   'staleness/mean': (0 + 2 + 0 + 4) / 4,
   'batch/num_valid': 4,
   'batch/num_invalid': 2,
+  # Four valid rows of two tokens, of which the model reads one each.
+  'batch/padding_fraction': 0.6,
   'batch/num_fresh': 2,
   'buffer/num_eligible': 17,
 }
@@ -99,7 +101,9 @@ def _of_update(
     grad_norms_of_sets=grad_norms,
   )
   flags = [jnp.asarray(number == became) for number in range(3)]
-  status = learner.Status(*flags, ends_reuse=jnp.bool_(False))
+  status = learner.Status(
+    *flags, ends_reuse=jnp.bool_(False), num_columns=jnp.float32(10)
+  )
   # Slot 3, the last one, was used at step 4; the second row was not stored.
   stored = buffer.init(rollouts, capacity=4)._replace(
     last_sampled=jnp.array([-1, 0, 2, 4], jnp.int32)

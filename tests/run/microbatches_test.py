@@ -63,7 +63,9 @@ class MicrobatchesTest(parameterized.TestCase):
     tokens = updates.make_rollouts(parts, 5).tokens
     logprobs_fn = parts.bind(parts.hyper).update.logprobs_fn
     actual = microbatches.score(
-      logprobs_fn, params, tokens, num_microbatches=num_microbatches
+      *(logprobs_fn, params, tokens, tokens > 0),
+      num_microbatches=num_microbatches,
+      packed=None,
     )
     expected, _ = logprobs_fn(params, tokens)
     np.testing.assert_allclose(actual, expected, atol=1e-5)

@@ -81,6 +81,7 @@ def update(
   rollouts,
   is_valid=None,
   num_microbatches=1,
+  packed=None,
   probs=None,
   start=None,
   num_updates_since_fresh=0,
@@ -94,6 +95,7 @@ def update(
       learner.update,
       functions=functions,
       num_microbatches=num_microbatches,
+      packed=packed,
       has_row_grad_norms=has_row_grad_norms,
     )
   )
