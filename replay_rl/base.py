@@ -230,13 +230,11 @@ class LossInputs(NamedTuple):
   logprobs: `[B, T]` float, log pi of each token under the learner's weights;
     the only field with a gradient.
   behavior_logprobs: `[B, T]` float, log mu of each token, by the sampler.
-  rewards: `[B]` float.
-  advantages: `[B]` float.
+  rewards, advantages: `[B]` float.
   loss_mask: `[B, T]` bool, False on rows that are not valid.
   age: `[B]` int32, learner steps since `policy_version`.
   prompt_id: see `Prompts`.
-  token_versions: see `Rollout`.
-  reference_logprobs: see `Rollout`.
+  token_versions, reference_logprobs: see `Rollout`.
   proximal_logprobs: `[B, T]` float, under the learner's weights before the
     first update of the `Learn` event to which this update belongs.
   row_grad_norms: `[B]` float, norm of the gradient of the sum of `logprobs` in

@@ -294,7 +294,7 @@ class BalancedClipBoundsTest(parameterized.TestCase):
 
 class MeanReferenceLogRatioTest(parameterized.TestCase):
   def test_mean_over_the_rows_of_a_prompt_that_have_tokens(self):
-    inputs = inputs_of(np.zeros((4, 3)), np.zeros(4), np.ones((4, 3), bool))
+    inputs = inputs_of(np.zeros((4, 3)), np.zeros(4), np.ones((4, 3)))
     # log pi is -1; l is 0.5 + 1, 2 and 4, and a row without tokens is not one.
     reference = np.array(
       [[-1.5, -2.0, np.inf], [-3.0, -np.inf, np.inf], [9, 9, 9], [-5, 9, 9]],
@@ -307,11 +307,8 @@ class MeanReferenceLogRatioTest(parameterized.TestCase):
       (mask, [2.75, 2.0, 2.75, 2.75]),
       (np.zeros_like(mask), [0.0] * 4),
     ):
-      actual = mean_of(
-        inputs._replace(
-          loss_mask=given, reference_logprobs=reference, prompt_id=prompt_id
-        )
-      )
+      rows = {'reference_logprobs': reference, 'prompt_id': prompt_id}
+      actual = mean_of(inputs._replace(loss_mask=given, **rows))
       np.testing.assert_allclose(
         actual['mean_reference_log_ratio'], expected, rtol=1e-6
       )
@@ -391,9 +388,8 @@ class MicrobatchesTest(parameterized.TestCase):
       reference_logprobs=np.full((8, 6), -1.5, np.float32),
       prompt_id=np.arange(8, dtype=np.uint32) % 3,
     )
-    mesh = jax.make_mesh(
-      (4,), ('data',), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((4,), ('data',), axis_types=auto)
     rows = jax.sharding.NamedSharding(mesh, jax.P('data'))
     chex.assert_trees_all_close(
       jax.jit(statistics_fn)(jax.device_put(inputs, rows)),
