@@ -183,7 +183,7 @@ def extend(
     graphdef: from `init`.
     params: from `init`, or `unstack` of it.
     tokens: `[B, T]` int32.
-    cache: the tokens before, with room for T more columns.
+    cache: the tokens before, with room for T columns from `num_columns` on.
     is_valid: `[B, T]` bool, as in `apply`.
 
   Returns:
@@ -282,9 +282,13 @@ def _forward(
   cosines_BTd, sines_BTd = rope.rotations(
     positions_BT, rope.frequencies(config)
   )
-  columns_T = column + jnp.arange(tokens_BT.shape[1])
+  num_new = tokens_BT.shape[1]
+  columns_T = column + jnp.arange(num_new)
   columns_S = jnp.arange(is_valid_BS.shape[1])
-  is_past_TS = columns_S[None, :] <= columns_T[:, None]
+  # A valid column behind the new ones has an earlier token, see `continuous`.
+  is_past_TS = (columns_S[None, :] <= columns_T[:, None]) | (
+    columns_S[None, :] >= column + num_new
+  )
   context = layers.Context(
     cosines=cosines_BTd,
     sines=sines_BTd,
