@@ -24,22 +24,12 @@ from replay_rl import base
 from replay_rl.lm import architecture
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import decoding
+from replay_rl.lm import prefill
 from replay_rl.parallel import mesh as mesh_lib
 
 # Free slots of a part, as a share of its slots, at which they are filled. Fewer
 # would load prompts more often, more would leave slots empty for longer.
 _REFILL_SHARE = 1 / 16
-
-
-class Prefix(NamedTuple):
-  """What prefill leaves of U prompts.
-
-  hidden: `[U, D]`, of the last token of each prompt.
-  cache: U rows of L columns.
-  """
-
-  hidden: base.Array
-  cache: cache_lib.Cache
 
 
 class Slots(NamedTuple):
@@ -92,7 +82,7 @@ DrawFn = Callable[
 
 def decode(
   config: architecture.TransformerConfig,
-  prefix: Prefix,
+  prefix: prefill.Prefix,
   rollout_id: base.Array,
   *,
   read_fn: ReadFn,
@@ -192,7 +182,9 @@ def _wants_refill(loop: _Loop, num_of_part: int) -> base.Array:
   )
 
 
-def _refill(prefix: Prefix, rollout_id: base.Array, loop: _Loop) -> _Loop:
+def _refill(
+  prefix: prefill.Prefix, rollout_id: base.Array, loop: _Loop
+) -> _Loop:
   """Takes out the responses that have ended, and starts the next ones."""
   slots, num_parts = loop.slots, loop.num_started.shape[0]
   num_of_part = rollout_id.shape[0] // num_parts

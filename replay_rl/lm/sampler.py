@@ -1,11 +1,6 @@
-"""Generation: one jitted program of prefill and decode with a KV cache.
-
-Prefill reads the prompt of a group once. The rows of the group get copies of
-its keys and values.
-"""
+"""Generation: one jitted program of prefill and decode with a KV cache."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Annotated
 from typing import NamedTuple
@@ -22,6 +17,7 @@ from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import continuous
 from replay_rl.lm import decoding
 from replay_rl.lm import model
+from replay_rl.lm import prefill
 from replay_rl.parallel import mesh as mesh_lib
 
 
@@ -201,7 +197,9 @@ def _generate(
     )
     return step, decoding.is_end(step.tokens, eos_ids)
 
-  prefix = _prefill(graphdef, config, weights(0), prompts, group_size=B // P)
+  prefix = prefill.read(
+    graphdef, config, weights(0), prompts, group_size=B // P
+  )
   if num_slots is None or num_slots >= B:
     steps = _in_lock_step(
       prefix,
@@ -222,43 +220,13 @@ def _generate(
       num_slots=num_slots,
       max_new_tokens=max_new_tokens,
     )
-  return decoding.completions(_repeat(prompts, B // P), steps, eos_ids, pad_id)
-
-
-def _prefill(
-  graphdef: nnx.GraphDef,
-  config: architecture.TransformerConfig,
-  params: base.PyTree,
-  prompts: base.Prompts,
-  *,
-  group_size: int,
-) -> continuous.Prefix:
-  """Reads each prompt once, or once on each device that has rows of it."""
-  num_prompts, num_columns = prompts.tokens.shape
-  num_parts = mesh_lib.num_current_parts('rows')
-  # The fewest copies that the devices can split; they divide the group.
-  num_copies = num_parts // math.gcd(num_prompts, num_parts)
-  prompts = _repeat(prompts, math.gcd(num_copies, group_size))
-  # The gap after a short prompt stays masked, so that responses grow in the
-  # same column of all rows.
-  x_ULD, cache = model.extend(
-    graphdef,
-    params,
-    prompts.tokens,
-    cache_lib.init(
-      config,
-      batch_size=prompts.lengths.shape[0],
-      num_columns=num_columns,
-    ),
-    is_valid=jnp.arange(num_columns)[None, :] < prompts.lengths[:, None],
+  return decoding.completions(
+    prefill.repeat(prompts, B // P), steps, eos_ids, pad_id
   )
-  last_U11 = prompts.lengths[:, None, None] - 1
-  last_UD = jnp.take_along_axis(x_ULD, last_U11, axis=1)[:, 0]
-  return continuous.Prefix(last_UD, cache)
 
 
 def _in_lock_step(
-  prefix: continuous.Prefix,
+  prefix: prefill.Prefix,
   rollout_id: base.Array,
   *,
   read_fn: Callable,
@@ -327,16 +295,6 @@ def _in_lock_step(
       loop,
     )
   return jax.tree.map(jnp.transpose, loop.steps)
-
-
-def _repeat(prompts: base.Prompts, count: int) -> base.Prompts:
-  """Returns each prompt `count` times, side by side, without references."""
-  return mesh_lib.split_rows(
-    jax.tree.map(
-      lambda leaf: jnp.repeat(leaf, count, axis=0),
-      prompts._replace(references=()),
-    )
-  )
 
 
 def _weights(

@@ -143,7 +143,8 @@ class ActivationsTest(parameterized.TestCase):
     actual = _analysis(
       jax.jit(generate), params, jax.random.key(0), prompts, prompts.prompt_id
     ).temp_size_in_bytes
-    terms = working_memory.sampling(transformer, shape, num_rows=32)
+    rows = working_memory.SampledRows(32, 32, 32)
+    terms = working_memory.sampling(transformer, shape, rows)
     ratio = sum(terms.values()) / actual
     self.assertGreater(ratio, 0.5)
     self.assertLess(ratio, 2.0)
