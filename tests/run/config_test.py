@@ -65,6 +65,7 @@ class FieldsTest(parameterized.TestCase):
     ('sampler.top_k', 'a', 'be of type int or None'),
     ('sampler.top_k', 0, 'be in [1, inf)'),
     ('sampler.top_p', 1.5, 'be in (0, 1]'),
+    ('sampler.num_slots', 0, 'be in [1, inf)'),
     ('sampler.num_distinct_prompts', 0, 'be in [1, inf)'),
     ('replay.num_prompts', 0, 'be in [1, inf)'),
     ('replay.batch_size', True, 'be of type int or None'),
