@@ -38,7 +38,7 @@ from replay_rl.lm import sampler
 NUM_PROMPTS, GROUP_SIZE = 64, 8
 PROMPT_TOKENS = (16, 64)
 MEAN_LENGTH, SIGMA, MAX_LENGTH = 64, 0.75, 256  # Sigma of the logarithm.
-SLOTS = (16, 32, 64)
+SLOTS = (32, 64)
 VOCAB_SIZE = 512
 _END, _ASK = 0, VOCAB_SIZE - 1  # The last token of each prompt is `_ASK`.
 
@@ -115,7 +115,7 @@ def make_prompts():
   )
 
 
-def generation(slots, repeats):
+def generation(slots, repeats, has_batches):
   """Returns rates of generation in lock step and with slots."""
   graphdef, params = weights(jax.random.key(0))
   prompts = jax.device_put(make_prompts())
@@ -155,19 +155,22 @@ def generation(slots, repeats):
   whole = functools.partial(generate, prompts, rollout_id)
   ways = {'lock step': whole}
   for number in slots:
-    ways[f'batches of {number}'] = functools.partial(
-      in_batches, num_at_once=number
-    )
+    if has_batches:
+      ways[f'batches of {number}'] = functools.partial(
+        in_batches, num_at_once=number
+      )
     ways[f'{number} slots'] = functools.partial(whole, num_slots=number)
   seconds = {name: [] for name in ways}
   lengths = []
-  for repeat in range(repeats + 1):  # The first one compiles.
+  for repeat in range(repeats + 1):  # 0 compiles, and does not count.
     results = {}
     for name, way in ways.items():
       start = time.perf_counter()
       results[name] = jax.block_until_ready(way(repeat))
+      passed = time.perf_counter() - start
+      print(f'{repeat} {name:14s} {passed:6.2f} s', flush=True)
       if repeat:
-        seconds[name].append(time.perf_counter() - start)
+        seconds[name].append(passed)
     first, *others = jax.device_get(list(results.values()))
     for other in others:
       np.testing.assert_array_equal(other.responses, first.responses)
@@ -214,7 +217,10 @@ def main():
   parser.add_argument('--out', type=pathlib.Path)
   options = parser.parse_args()
   print(machine.hardware())
-  result = generation(SLOTS[1:2], 1) if options.quick else generation(SLOTS, 3)
+  if options.quick:
+    result = generation(SLOTS[:1], repeats=1, has_batches=False)
+  else:
+    result = generation(SLOTS, repeats=3, has_batches=True)
   ratio = report_generation(result)
   if options.out is not None:
     machine.write_results(

@@ -1,8 +1,8 @@
 """Continuous batching: a response that ends leaves its slot to the next one.
 
 A slot is a row of the decoding program. With fewer slots than responses, short
-responses do not wait for the longest one. Yu et al., 'Orca', OSDI 2022, section
-3.1, call this iteration-level scheduling; here one program does all of it.
+responses do not wait for the longest one. Yu et al., "Orca", OSDI 2022, section
+3, call this iteration-level scheduling; here one program does all of it.
 
 All slots write their next token to the same column of the cache, which saves a
 scatter. The columns behind those of the prompts are a ring: W = R - 1 columns

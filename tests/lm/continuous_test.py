@@ -38,22 +38,26 @@ def _respond(config=_QWEN3, **options):
   )
 
 
-def _timetable(lengths, num_slots, num_parts=1, vmapped=None):
-  """Returns which responses get a token at each step, and all tokens.
+def _timetable(lengths, num_slots, num_parts=1, vmapped=None, longest=4):
+  """Returns the responses that get a token at each step, tokens, and columns.
 
   Args:
     lengths: of the responses. Token n of response i is 100 i + n.
     num_slots: S.
     num_parts: of the mesh.
     vmapped: lengths of several runs, in place of `lengths`.
+    longest: R.
   """
   config = dataclasses.replace(_QWEN3, d_model=1)
   num_rows = len(lengths)
-  ticks = []
+  ticks, columns = [], []
 
   def read(tokens, cache, is_valid):
     # What is read at a step is the latest token, which the prompt is not.
     del is_valid
+    jax.debug.callback(
+      lambda column: columns.append(int(column)), cache.num_columns
+    )
     return tokens[:, None].astype(jnp.float32), cache
 
   def draw(lengths, x, rollout_id, number, is_sampled):
@@ -83,7 +87,7 @@ def _timetable(lengths, num_slots, num_parts=1, vmapped=None):
       read_fn=read,
       draw_fn=functools.partial(draw, lengths),
       num_slots=num_slots,
-      max_new_tokens=4,
+      max_new_tokens=longest,
     )
 
   decode = jax.jit(jax.vmap(decode) if vmapped else decode)
@@ -95,7 +99,7 @@ def _timetable(lengths, num_slots, num_parts=1, vmapped=None):
   else:
     steps = decode(arguments)
   jax.effects_barrier()
-  return ticks, jax.device_get(steps)
+  return ticks, jax.device_get(steps), columns
 
 
 class TimetableTest(parameterized.TestCase):
@@ -113,35 +117,44 @@ class TimetableTest(parameterized.TestCase):
 
   def test_the_next_response_starts_when_one_ends(self):
     lengths = [3, 1, 2, 1, 1, 4, 1]
-    ticks, steps = _timetable(lengths, 2)
+    ticks, steps, _ = _timetable(lengths, 2)
     self.assertEqual(
       ticks, [[0, 1], [0, 2], [0, 2], [3, 4], [5, 6], [5], [5], [5]]
     )
     self._check(steps, lengths)
 
+  def test_the_columns_behind_the_prompts_are_a_ring(self):
+    # Prompts of two columns; a response reads at most three of its tokens.
+    _, _, columns = _timetable([4, 1, 2], 1)
+    self.assertEqual(columns, [2, 3, 4, 2, 3, 4, 2])
+    # One token, which nothing reads, still has a column to be written to.
+    ticks, _, columns = _timetable([1, 1, 1], 1, longest=1)
+    self.assertEqual(ticks, [[0], [1], [2]])
+    self.assertEqual(columns, [2, 2, 2])
+
   def test_slots_wait_until_a_sixteenth_of_them_is_free(self):
     # 2 of 32: responses 0 and 1 leave together, after the second step.
     lengths = [1, 2] + 30 * [4] + [1, 1]
-    ticks, steps = _timetable(lengths, 32)
+    ticks, steps, _ = _timetable(lengths, 32)
     most = list(range(2, 32))
     self.assertEqual(ticks, [[0, 1, *most], [1, *most], [*most, 32, 33], most])
     self._check(steps, lengths)
     # Nobody waits for a second one if only one response is left to start.
     lengths = [1, 2] + 30 * [4] + [1]
-    ticks, steps = _timetable(lengths, 32)
+    ticks, steps, _ = _timetable(lengths, 32)
     self.assertEqual(ticks[1], [1, *most, 32])
     self._check(steps, lengths)
 
   def test_each_part_of_a_mesh_has_its_own_queue(self):
     # Responses 0 to 3, and 4 to 7, in one slot each.
     lengths = [1, 1, 1, 1, 2, 3, 1, 1]
-    ticks, steps = _timetable(lengths, 2, num_parts=2)
+    ticks, steps, _ = _timetable(lengths, 2, num_parts=2)
     self.assertEqual(ticks, [[0, 4], [1, 4], [2, 5], [3, 5], [5], [6], [7]])
     self._check(steps, lengths)
 
   def test_mapped_runs_end_with_the_last_of_them(self):
     both = ([1, 1, 1], [1, 4, 1])
-    _, steps = _timetable(both[0], 1, vmapped=both)
+    _, steps, _ = _timetable(both[0], 1, vmapped=both)
     for index, lengths in enumerate(both):
       self._check(jax.tree.map(lambda leaf, i=index: leaf[i], steps), lengths)
 
