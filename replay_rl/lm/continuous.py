@@ -35,8 +35,8 @@ _REFILL_SHARE = 1 / 16
 class Slots(NamedTuple):
   """S responses in progress.
 
-  rows: `[S]` int32, which of the part's Q responses the slot writes; Q before
-    the first.
+  rows: `[S]` int32, which of the part's Q responses the slot writes, or has
+    written.
   rollout_id: `[S]` uint32, of that response.
   num_drawn: `[S]` int32, tokens of the response.
   is_busy: `[S]` bool, False once the response has ended.
@@ -59,7 +59,7 @@ class _Loop(NamedTuple):
 
   num_ticks: `[]` int32, steps of all slots so far.
   num_started: `[N]` int32, responses of each part that have had a slot.
-  steps: `[F, R]`, the responses that have left their slots.
+  steps: `[F, R]`, the responses as of the latest refill.
   """
 
   num_ticks: base.Array
@@ -113,7 +113,6 @@ def decode(
       num_slots=num_slots,
       num_columns=num_prompt_columns + max(max_new_tokens - 1, 1),
       max_new_tokens=max_new_tokens,
-      no_row=num_of_part,
     ),
     steps=mesh_lib.split_rows(decoding.empty(num_rows, max_new_tokens)),
   )
@@ -147,13 +146,12 @@ def _empty_slots(
   num_slots: int,
   num_columns: int,
   max_new_tokens: int,
-  no_row: int,
 ) -> Slots:
   numbers = jnp.zeros(num_slots, jnp.int32)
   cache = cache_lib.init(config, batch_size=num_slots, num_columns=num_columns)
   slots = mesh_lib.split_rows(
     Slots(
-      rows=jnp.full_like(numbers, no_row),
+      rows=numbers,
       rollout_id=numbers.astype(jnp.uint32),
       num_drawn=numbers,
       is_busy=numbers > 0,
@@ -191,10 +189,9 @@ def _refill(
   num_prompts = prefix.hidden.shape[0] // num_parts
   is_free_NM = ~_by_part(slots.is_busy, num_parts)
   rows_NM = _by_part(slots.rows, num_parts)
-  # No response has the number `num_of_part`, so nothing is written there.
-  ended_NM = jnp.where(is_free_NM, rows_NM, num_of_part)
+  # A response in progress is written too, and again when it has ended.
   steps = jax.tree.map(
-    functools.partial(_put, rows_NM=ended_NM), loop.steps, slots.steps
+    functools.partial(_put, rows_NM=rows_NM), loop.steps, slots.steps
   )
   next_NM = loop.num_started[:, None] + jnp.cumsum(is_free_NM, axis=1) - 1
   is_new_NM = is_free_NM & (next_NM < num_of_part)
@@ -242,9 +239,8 @@ def _tick(
     slots.num_drawn,
     slots.is_busy,
   )
-  is_written_SR = slots.is_busy[:, None] & (
-    jnp.arange(max_new_tokens)[None, :] == slots.num_drawn[:, None]
-  )
+  # What a free slot draws is not `is_sampled`, and so has no meaning.
+  is_new_SR = jnp.arange(max_new_tokens)[None, :] == slots.num_drawn[:, None]
   num_drawn = slots.num_drawn + slots.is_busy
   return loop._replace(
     num_ticks=loop.num_ticks + 1,
@@ -252,7 +248,7 @@ def _tick(
       num_drawn=num_drawn,
       is_busy=slots.is_busy & ~is_end_S & (num_drawn < max_new_tokens),
       steps=jax.tree.map(
-        lambda all_SR, new_S: jnp.where(is_written_SR, new_S[:, None], all_SR),
+        lambda all_SR, new_S: jnp.where(is_new_SR, new_S[:, None], all_SR),
         slots.steps,
         step,
       ),
@@ -270,7 +266,7 @@ def _put(
 ) -> base.Array:
   """Returns all responses, with those of the slots in rows of their part."""
   num_parts = rows_NM.shape[0]
-  put = jax.vmap(lambda to, rows, values: to.at[rows].set(values, mode='drop'))
+  put = jax.vmap(lambda to, rows, values: to.at[rows].set(values))
   return put(
     _by_part(all_FR, num_parts), rows_NM, _by_part(of_slots_SR, num_parts)
   ).reshape(all_FR.shape)
