@@ -63,6 +63,7 @@ def on_policy(
       temperature=1.0,
       top_k=None,
       top_p=None,
+      num_slots=None,
       weight_lag=0,
       num_distinct_prompts=None,
       prompts='in_order()',

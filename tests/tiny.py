@@ -71,6 +71,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       temperature=1.0,
       top_k=None,
       top_p=None,
+      num_slots=None,
       weight_lag=0,
       num_distinct_prompts=None,
       prompts='in_order()',

@@ -234,6 +234,7 @@ class ResumeTest(TrainTestCase):
       num_seeds=2,
       checkpoint__every=2,
       logging__samples_every=2,
+      sampler__num_slots=6,
       sampler__weight_lag=5,
       replay__updates_per_iteration=2.5,
       replay__weights='proportional(exponent=0.6)',

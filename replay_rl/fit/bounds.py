@@ -5,6 +5,7 @@ and bytes over its memory bandwidth. Communication, verification and all else
 are left out, so a real run takes longer, often several times.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from replay_rl.run import state
 class LowerBounds(NamedTuple):
   """Least seconds per iteration where every response has its full length.
 
-  prefill: reading the prompts.
+  prefill: reading each prompt once.
   decode: writing the responses, a token of every row at a time.
   learner: all updates of the iteration.
   """
@@ -104,7 +105,8 @@ def times(
   """
   transformer, shape = parts.transformer, parts.shape
   columns = shape.num_tokens
-  fresh = parts.num_fresh
+  slots = min(config.sampler.num_slots or parts.num_fresh, parts.num_fresh)
+  rounds = math.ceil(parts.num_fresh / slots)
   num_params = architecture.num_params(transformer)
 
   def seconds(*, flops=0.0, num_bytes=0.0):
@@ -117,11 +119,10 @@ def times(
     return num_tokens * of_token / mesh.size
 
   itemsize = jnp.dtype(transformer.compute_dtype).itemsize
-  prefill = seconds(
-    flops=forward(fresh * shape.prompt_length, shape.prompt_length)
-  )
+  num_tokens = parts.num_prompts * shape.prompt_length
+  prefill = seconds(flops=forward(num_tokens, shape.prompt_length))
   step = seconds(
-    flops=forward(fresh, columns),
+    flops=forward(slots, columns),
     num_bytes=itemsize * num_params / mesh.shape['tensor'] + cache_bytes,
   )
   passes = 4 if config.optimizer.remat else 3
@@ -130,6 +131,6 @@ def times(
   update += seconds(num_bytes=7 * 4 * num_params / mesh.size)
   return LowerBounds(
     prefill=config.num_seeds * prefill,
-    decode=config.num_seeds * shape.max_new_tokens * step,
+    decode=config.num_seeds * rounds * shape.max_new_tokens * step,
     learner=config.num_seeds * updates_per_iteration * update,
   )

@@ -16,6 +16,7 @@ import jax
 from replay_rl.fit import working_memory
 from replay_rl.lm import architecture
 from replay_rl.lm import model
+from replay_rl.lm import prefill
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import config as config_lib
 from replay_rl.run import microbatches
@@ -46,8 +47,11 @@ ADVICE = {
     'or fsdp'
   ),
   'KV cache': (
-    'fewer rollouts at once (sampler, evaluation), shorter responses, more '
-    'data or fsdp'
+    'a smaller sampler.num_slots, fewer rollouts at once (sampler, '
+    'evaluation), shorter responses, more data or fsdp'
+  ),
+  'KV cache of prompts': (
+    'fewer prompts (sampler, evaluation), shorter prompts, more data or fsdp'
   ),
   'prompts and responses': (
     'fewer rollouts at once (sampler, evaluation), shorter prompts and '
@@ -155,7 +159,7 @@ def memory(
   gradients = untied // config.num_seeds * (1 + is_summed)
   gradients *= 1 + parts.age_grad_norms  # That of one bucket of ages.
   programs = {
-    name: working_memory.sampling(share, parts.shape, num_rows=rows)
+    name: working_memory.sampling(share, parts.shape, rows)
     for name, rows in _sampled_rows(config, parts, mesh).items()
   }
   if parts.num_publications:
@@ -205,7 +209,7 @@ def least(
   generates = mesh if sampler_mesh is None else sampler_mesh
   share = share_of_device(parts.transformer, generates)
   programs = {
-    name: working_memory.held_by_sampling(share, parts.shape, num_rows=rows)
+    name: working_memory.held_by_sampling(share, parts.shape, rows)
     for name, rows in _sampled_rows(config, parts, generates).items()
   }
   programs['learner'] = {
@@ -300,17 +304,39 @@ def _sampled_rows(
   config: config_lib.Config,
   parts: state.Parts,
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
-) -> dict[str, int]:
-  """Returns the responses that a device generates at once, by program."""
+) -> dict[str, working_memory.SampledRows]:
+  """Returns what a device reads and writes when it generates, by program."""
+  num_parts = mesh_lib.num_parts(mesh, 'rows')
+
+  def rows(num_responses, num_prompts, group_size):
+    reads = prefill.prompt_reads(num_prompts, group_size, num_parts)
+    num_slots = num_responses
+    if config.sampler.num_slots is not None:
+      num_slots = _divide(
+        config.sampler.num_slots, 'sampler.num_slots', 'rows', mesh
+      )
+    return working_memory.SampledRows(
+      num_responses,
+      num_prompts * reads // num_parts,
+      min(num_slots, num_responses),
+    )
+
   name = 'sampler.num_prompts x sampler.group_size'
-  rows = {'sampler': _divide(parts.num_fresh, name, 'rows', mesh)}
+  num_responses = _divide(parts.num_fresh, name, 'rows', mesh)
+  of_programs = {
+    'sampler': rows(num_responses, parts.num_prompts, parts.group_size)
+  }
   if config.evaluation.is_on:
     evaluation = config.evaluation
     num_prompts = _divide(
       evaluation.num_prompts, 'evaluation.num_prompts', 'rows', mesh
     )
-    rows['evaluation'] = num_prompts * evaluation.num_samples
-  return rows
+    of_programs['evaluation'] = rows(
+      num_prompts * evaluation.num_samples,
+      evaluation.num_prompts,
+      evaluation.num_samples,
+    )
+  return of_programs
 
 
 def _rows_of_microbatch(

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,19 @@ from replay_rl.tasks import task as task_lib
 # Arrays of the largest size that exist at once: for a chunk of logits these are
 # the logits, their softmax and the gradients of both. Tests compare with XLA.
 WORKING = 4
+
+
+class SampledRows(NamedTuple):
+  """Rows of a program that generates, on one device.
+
+  responses: all of them.
+  prompts: those that prefill reads.
+  slots: responses that are written at a time.
+  """
+
+  responses: int
+  prompts: int
+  slots: int
 
 
 def activations(
@@ -73,9 +87,7 @@ def activations(
   # At least two rows, because a program of one row has other operations.
   once, twice = residuals(2 * num_rows), residuals(4 * num_rows)
   largest, copy = _largest(
-    lambda rows: (params, tokens(rows)),
-    score,
-    num_rows,
+    lambda factor: jax.make_jaxpr(score)(params, tokens(factor * num_rows)),
     counted=[leaf.shape for leaf in once],
   )
   return {
@@ -92,35 +104,39 @@ def activations(
 def sampling(
   transformer: architecture.TransformerConfig,
   shape: task_lib.Shape,
-  *,
-  num_rows: int,
+  rows: SampledRows,
 ) -> dict[str, int]:
   """Returns the bytes that generation needs.
 
   Args:
     transformer: what one device computes.
     shape: the lengths of prompts and responses.
-    num_rows: responses on one device.
+    rows: of one device.
   """
   graphdef, params = _init(transformer)
-  generate = functools.partial(
-    sampler.generate,
-    graphdef,
-    max_new_tokens=shape.max_new_tokens,
-    eos_ids=(0,),
-    pad_id=0,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-  )
 
-  def arguments(num_rows):
-    prompts = jax.eval_shape(lambda: state.empty_prompts(shape, num_rows))
-    rollout_id = jax.ShapeDtypeStruct((num_rows,), jnp.uint32)
-    return params, jax.random.key(0), prompts, rollout_id
+  def trace(factor):
+    responses, prompts, slots = (factor * number for number in rows)
+    generate = functools.partial(
+      sampler.generate,
+      graphdef,
+      max_new_tokens=shape.max_new_tokens,
+      eos_ids=(0,),
+      pad_id=0,
+      temperature=1.0,
+      top_k=None,
+      top_p=None,
+      num_slots=slots,
+    )
+    return jax.make_jaxpr(generate)(
+      params,
+      jax.random.key(0),
+      jax.eval_shape(lambda: state.empty_prompts(shape, prompts)),
+      jax.ShapeDtypeStruct((responses,), jnp.uint32),
+    )
 
-  largest, copy = _largest(arguments, generate, num_rows, counted=())
-  return held_by_sampling(transformer, shape, num_rows=num_rows) | {
+  largest, copy = _largest(trace, counted=())
+  return held_by_sampling(transformer, shape, rows) | {
     'sampler working set': WORKING * largest,
     'copies of weights': copy,
   }
@@ -129,27 +145,33 @@ def sampling(
 def held_by_sampling(
   transformer: architecture.TransformerConfig,
   shape: task_lib.Shape,
-  *,
-  num_rows: int,
+  rows: SampledRows,
 ) -> dict[str, int]:
   """Returns the bytes that generation needs whatever the compiler does.
 
   Args:
     transformer: what one device computes.
     shape: the lengths of prompts and responses.
-    num_rows: responses on one device.
+    rows: of one device.
   """
-  cache = jax.eval_shape(
-    lambda: cache_lib.init(
-      transformer, batch_size=num_rows, num_columns=shape.num_tokens - 1
+
+  def cache_bytes(num_rows, num_columns):
+    cache = jax.eval_shape(
+      lambda: cache_lib.init(
+        transformer, batch_size=num_rows, num_columns=num_columns
+      )
     )
-  )
+    return sum(map(num_bytes, jax.tree.leaves(cache)))
+
   # Tokens of the prompts; tokens, log-probabilities and mask of the rows.
   of_row = 4 * shape.prompt_length + (4 + 4 + 1) * shape.num_tokens
-  return {
-    'KV cache': sum(map(num_bytes, jax.tree.leaves(cache))),
-    'prompts and responses': num_rows * of_row,
+  held = {
+    'KV cache': cache_bytes(rows.slots, shape.num_tokens - 1),
+    'prompts and responses': rows.responses * of_row,
   }
+  if rows.slots < rows.responses:
+    held['KV cache of prompts'] = cache_bytes(rows.prompts, shape.prompt_length)
+  return held
 
 
 def num_bytes(array: Any) -> int:
@@ -164,24 +186,15 @@ def _init(transformer: architecture.TransformerConfig):
 
 
 def _largest(
-  arguments: Callable[[int], tuple],
-  function: Callable,
-  num_rows: int,
-  *,
-  counted: Collection[tuple[int, ...]],
+  trace: Callable[[int], Any], *, counted: Collection[tuple[int, ...]]
 ) -> tuple[int, int]:
   """Returns the bytes of the largest product and of the largest weight copy.
 
   Args:
-    arguments: rows -> shapes of the arguments of the function.
-    function: what to trace.
-    num_rows: rows on one device.
+    trace: factor -> the program, for that many times the rows of one device.
     counted: shapes, for twice the rows, of products counted elsewhere.
   """
-  once, twice = (
-    _arrays(jax.make_jaxpr(function)(*arguments(rows)).jaxpr)
-    for rows in (2 * num_rows, 4 * num_rows)
-  )
+  once, twice = (_arrays(trace(factor).jaxpr) for factor in (2, 4))
   products, copies = [0], [0]
   for (operation, array), (_, doubled) in zip(once, twice, strict=True):
     growth = (num_bytes(doubled) - num_bytes(array)) // 2

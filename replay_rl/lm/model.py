@@ -186,7 +186,7 @@ def extend(
     graphdef: from `init`.
     params: from `init`, or `unstack` of it.
     tokens: `[B, T]` int32.
-    cache: the tokens before, with room for T more columns.
+    cache: the tokens before, with room for T columns from `num_columns` on.
     is_valid: `[B, T]` bool, as in `apply`.
 
   Returns:
@@ -310,9 +310,12 @@ def _forward(
   if attend is None:
     assert is_valid_BS is not None
     chex.assert_type(is_valid_BS, bool)
+    end = column + tokens_BT.shape[1]
     columns_T = column + jnp.arange(tokens_BT.shape[1])
     columns_S = jnp.arange(is_valid_BS.shape[1])
     is_past_TS = columns_S[None, :] <= columns_T[:, None]
+    # A valid column behind the new ones has an earlier token, see `continuous`.
+    is_past_TS |= columns_S[None, :] >= end
     mask_BTS = is_past_TS[None] & is_valid_BS[:, None, :]
     attend = functools.partial(attention.plain, mask_BTS=mask_BTS)
   context = layers.Context(

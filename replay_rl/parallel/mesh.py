@@ -83,6 +83,12 @@ def num_parts(
   return math.prod(mesh.shape[axis] for axis in RULES.get(logical_axis, ()))
 
 
+def num_current_parts(logical_axis: str) -> int:
+  """Returns `num_parts` of the current mesh; 1 outside of `jax.set_mesh`."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return 1 if mesh.empty else num_parts(mesh, logical_axis)
+
+
 def check(
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
   field: str,

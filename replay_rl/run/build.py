@@ -95,12 +95,20 @@ def experiment(
   graphdef = _graphdef(transformer)
   of_cycles = chosen['schedule'].bind(chosen['schedule'].scalars)
   needs = schedule.needs(of_cycles)
+  num_slots = config.sampler.num_slots
+  if num_slots is not None and needs.num_spans > 1:
+    raise ValueError(
+      f'sampler.num_slots = {num_slots}: must be None for schedule = '
+      f'{chosen["schedule"].text!r}, whose weights change at the same token of '
+      'all responses'
+    )
   generate_fn = functools.partial(
     sampler.generate,
     graphdef,
     max_new_tokens=shape.max_new_tokens,
     eos_ids=shape.eos_ids,
     pad_id=shape.pad_id,
+    num_slots=num_slots,
     **{'top_k': None, 'top_p': None},  # Unless the config says otherwise.
   )
   parts = state.Parts(

@@ -119,6 +119,9 @@ class Sampler:
   temperature: Annotated[float, constants.TEMPERATURE]
   top_k: OptionalCount  # Most probable tokens to draw from; None: all.
   top_p: OptionalFraction  # Probability mass to draw from; None: all.
+  # Responses written at a time, also in evaluations; None: all. See
+  # lm.continuous.
+  num_slots: OptionalCount
   weight_lag: Natural  # Learner steps from the sampler's weights to the newest.
   # Prompts of the training set of a task in JAX, which a run visits in order,
   # epoch after epoch; None: each prompt is new.

@@ -116,16 +116,22 @@ def _sample(
   generate_fn: state.GenerateFn,
   num_samples: int,
 ) -> tuple[base.Completions, base.PyTree]:
-  rows = mesh.split_rows(
-    jax.tree.map(lambda leaf: jnp.repeat(leaf, num_samples, axis=0), prompts)
+  num_rows = prompts.lengths.shape[0] * num_samples
+  rollout_id, references = mesh.split_rows(
+    (
+      jnp.arange(num_rows, dtype=jnp.uint32),
+      jax.tree.map(
+        lambda leaf: jnp.repeat(leaf, num_samples, axis=0), prompts.references
+      ),
+    )
   )
   completions = generate_fn(
     policy.params,
     rng.stream_key(policy.seed, 'evaluate'),
-    rows,
-    jnp.arange(rows.lengths.shape[0], dtype=jnp.uint32),
+    prompts,
+    rollout_id,
   )
-  return completions, rows.references
+  return completions, references
 
 
 def summarize(

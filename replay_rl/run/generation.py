@@ -175,15 +175,16 @@ def generate(
   """Samples a group of responses to each prompt."""
   rows = jnp.arange(parts.num_fresh, dtype=jnp.uint32)
   rollout_id = policy.first_rollout_id + rows
+  groups = prompts
   prompts = jax.tree.map(
-    lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), prompts
+    lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), groups
   )
   prompts, rollout_id = mesh.split_rows((prompts, rollout_id))
   rng_key = rng.stream_key(policy.seed, 'generate')
   generate_fn = parts.bind(policy.hyper).generate_fn
   if policy.spans is not None:
     generate_fn = functools.partial(generate_fn, spans=policy.spans)
-  completions = generate_fn(policy.params, rng_key, prompts, rollout_id)
+  completions = generate_fn(policy.params, rng_key, groups, rollout_id)
   group_id = (rollout_id // jnp.uint32(parts.group_size)).astype(jnp.int32)
   version, token_versions = policy.version, None
   if policy.spans is not None:

@@ -143,7 +143,9 @@ def check_meshes(
   if config.warm_start.num_steps:
     num_rows = config.warm_start.batch_size
     learned.append(('warm_start.batch_size', 'rows', num_rows))
-  sampled = []
+  sampled, num_slots = [], config.sampler.num_slots
+  if num_slots is not None:
+    sampled.append(('sampler.num_slots', 'rows', num_slots))
   if config.evaluation.is_on:
     num_prompts = config.evaluation.num_prompts
     sampled.append(('evaluation.num_prompts', 'rows', num_prompts))

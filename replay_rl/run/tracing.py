@@ -59,7 +59,7 @@ def check(
   fresh = jax.eval_shape(learner.fresh_batch, rows, rows.group_id, is_valid)
   step = run.learner.step
   prompts = jax.eval_shape(
-    lambda: state.empty_prompts(parts.shape, parts.num_fresh)
+    lambda: state.empty_prompts(parts.shape, parts.num_prompts)
   )
 
   named = functools.partial(_named, chosen)

@@ -61,7 +61,8 @@ class BoundsTest(absltest.TestCase):
         return tokens * (weights + 2 * 2 * 16 * context) / 8
 
       prompt = shape.prompt_length
-      self.assertAlmostEqual(actual.prefill, 2 * forward(16 * prompt, prompt))
+      # Four prompts, each read once for its group.
+      self.assertAlmostEqual(actual.prefill, 2 * forward(4 * prompt, prompt))
       self.assertAlmostEqual(
         actual.decode, 2 * forward(16 * shape.max_new_tokens, columns)
       )
@@ -82,6 +83,25 @@ class BoundsTest(absltest.TestCase):
       )
       # Three reads of four and three writes, in float32.
       self.assertAlmostEqual(actual.learner, 2 * 2 * 7 * 4 * num_params / 8)
+
+  def test_slots_take_rounds_of_steps_for_fewer_rows(self):
+    by_flops, by_bytes = (
+      [
+        self._times(sampler__num_slots=num_slots, **limits)[0].decode
+        for num_slots in (None, 16, 99, 8, 6)
+      ]
+      for limits in (
+        {'flops': 1.0, 'bandwidth': 1e30},
+        {'flops': 1e30, 'bandwidth': 1.0},
+      )
+    )
+    # 16 responses: one round, two of 8, three of 6.
+    for times, factors in (
+      (by_flops, (1, 1, 1, 1, 18 / 16)),
+      (by_bytes, (1, 1, 1, 2, 3)),
+    ):
+      for seconds, factor in zip(times, factors, strict=True):
+        self.assertAlmostEqual(seconds / times[0], factor)
 
   def test_an_unknown_device_is_answered_with_those_there_are(self):
     self.assertEqual(chips.named('h200').memory, 141e9)

@@ -143,10 +143,23 @@ class ActivationsTest(parameterized.TestCase):
     actual = _analysis(
       jax.jit(generate), params, jax.random.key(0), prompts, prompts.prompt_id
     ).temp_size_in_bytes
-    terms = working_memory.sampling(transformer, shape, num_rows=32)
+    rows = working_memory.SampledRows(32, 32, 32)
+    terms = working_memory.sampling(transformer, shape, rows)
     ratio = sum(terms.values()) / actual
     self.assertGreater(ratio, 0.5)
     self.assertLess(ratio, 2.0)
+
+  def test_a_step_has_the_logits_of_the_slots_alone(self):
+    shape = _parts(tiny.config()).shape._replace(prompt_length=2)
+    for slots in (4, 32):
+      terms = working_memory.sampling(
+        _transformer(vocab_size=4096),
+        shape,
+        working_memory.SampledRows(responses=32, prompts=4, slots=slots),
+      )
+      self.assertEqual(
+        terms['sampler working set'], working_memory.WORKING * slots * 4096 * 4
+      )
 
   def test_a_smaller_chunk_and_remat_need_less(self):
     def total(chunk_size, remat):
@@ -329,6 +342,39 @@ class MemoryTest(parameterized.TestCase):
 
     self.assertEqual(actual.programs['sampler']['KV cache'], cache(4, 1))
     self.assertEqual(actual.programs['evaluation']['KV cache'], cache(2, 1))
+
+  def test_slots_have_a_cache_of_their_own_beside_that_of_the_prompts(self):
+    mesh = memory_lib.abstract_mesh({'data': 2, 'fsdp': 1, 'tensor': 1})
+    lock_step, slots = (
+      memory_lib.memory(config, _parts(config), mesh)
+      for config in (
+        tiny.config(
+          sampler__num_slots=num_slots,
+          evaluation__every=2,
+          evaluation__num_prompts=2,
+        )
+        for num_slots in (None, 4)
+      )
+    )
+    shape = _parts(tiny.config()).shape
+
+    def cache(rows, columns):
+      return 2 * 2 * 8 * columns * 4 * rows + rows * (columns + 4) + 4
+
+    # On each of two devices: 8 responses to two prompts in two slots.
+    long, short = shape.num_tokens - 1, shape.prompt_length
+    before, after = (x.programs['sampler'] for x in (lock_step, slots))
+    self.assertEqual(before['KV cache'], cache(8, long))
+    self.assertNotIn('KV cache of prompts', before)
+    self.assertEqual(after['KV cache'], cache(2, long))
+    self.assertEqual(after['KV cache of prompts'], cache(2, short))
+    self.assertEqual(
+      after['prompts and responses'], before['prompts and responses']
+    )
+    # An evaluation has two responses on a device: as many as slots.
+    self.assertEqual(
+      slots.programs['evaluation'], lock_step.programs['evaluation']
+    )
 
   def test_seeds_that_run_at_once_need_their_own_temporaries(self):
     actual = []

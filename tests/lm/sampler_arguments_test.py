@@ -40,9 +40,11 @@ class ArgumentsTest(parameterized.TestCase):
     with self.assertRaisesRegex(AssertionError, 'type'):
       sampler_test.respond(prompts=floats)
     fewer = prompts._replace(lengths=prompts.lengths[1:])
-    for wrong in ({'prompts': fewer}, {'ids': sampler_test.row_ids(23)}):
-      with self.assertRaisesRegex(AssertionError, 'shape'):
-        sampler_test.respond(**wrong)
+    with self.assertRaisesRegex(AssertionError, 'shape'):
+      sampler_test.respond(prompts=fewer)
+    message = '^rollout_id = 23 ids: must be a multiple of the 24 prompts$'
+    with self.assertRaisesRegex(ValueError, message):
+      sampler_test.respond(ids=sampler_test.row_ids(23))
     with self.assertRaisesRegex(AssertionError, 'type'):
       sampler_test.respond(ids=jnp.arange(24))
 

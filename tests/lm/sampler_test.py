@@ -286,6 +286,7 @@ class GenerateTest(parameterized.TestCase):
           sampler._generate.__wrapped__,
           graphdef,
           **{**_OPTIONS, 'eos_ids': (eos_id,), 'temperature': None},
+          num_slots=None,
           spans=None,
         )
         completions = jax.jit(generate)(

@@ -64,6 +64,41 @@ def _parts_and_functions():
   return parts, parts.bind(parts.hyper)
 
 
+def _shapes(tree, shardings):
+  return jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding
+    ),
+    tree,
+    shardings,
+  )
+
+
+@functools.cache
+def _compiled_generation(sizes, num_slots=None):
+  """Returns generation of groups of two, as compiled."""
+  parts, functions = _parts_and_functions()
+  mesh = buffers.make_mesh(sizes)
+  prompts = jax.eval_shape(
+    lambda: run_state.empty_prompts(parts.shape, _ROWS // 2)
+  )
+  params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
+  split = placement.of_params(model.logical_axes(parts.transformer), mesh)
+
+  def generate(params, prompts):
+    rollout_id = mesh_lib.split_rows(jnp.arange(_ROWS, dtype=jnp.uint32))
+    return functions.generate_fn(
+      params, jax.random.key(0), prompts, rollout_id, num_slots=num_slots
+    )
+
+  whole = jax.tree.map(lambda _: mesh_lib.whole(mesh), prompts)
+  with jax.set_mesh(mesh):
+    lowered = jax.jit(generate).lower(
+      _shapes(params, split), _shapes(prompts, whole)
+    )
+    return lowered.compile()
+
+
 @functools.cache
 def _compiled(sizes):
   """Returns an update in two microbatches, and generation, as compiled."""
@@ -72,24 +107,10 @@ def _compiled(sizes):
   split = placement.of_params(model.logical_axes(parts.transformer), mesh)
   whole = jax.sharding.NamedSharding(mesh, jax.P())
 
-  def shapes(tree, shardings):
-    return jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding
-      ),
-      tree,
-      shardings,
-    )
-
-  rollouts, prompts = (
-    shapes(rows, jax.tree.map(lambda _: whole, rows))
-    for rows in (
-      jax.eval_shape(
-        lambda: buffers.make_rows(range(_ROWS), parts.transformer.max_context)
-      ),
-      jax.eval_shape(lambda: run_state.empty_prompts(parts.shape, _ROWS)),
-    )
+  rollouts = jax.eval_shape(
+    lambda: buffers.make_rows(range(_ROWS), parts.transformer.max_context)
   )
+  rollouts = _shapes(rollouts, jax.tree.map(lambda _: whole, rollouts))
 
   def update(state, rollouts):
     zeros = jnp.zeros(_ROWS)
@@ -110,12 +131,6 @@ def _compiled(sizes):
     )
     return state, outcome
 
-  def generate(params, prompts):
-    prompts = mesh_lib.split_rows(prompts)
-    return functions.generate_fn(
-      params, jax.random.key(0), prompts, prompts.prompt_id
-    )
-
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   state = jax.eval_shape(
     functools.partial(learner.init, functions=functions.update), params
@@ -133,9 +148,9 @@ def _compiled(sizes):
   with jax.set_mesh(mesh):
     return (
       jax.jit(update, out_shardings=(places, None))
-      .lower(shapes(state, places), rollouts)
+      .lower(_shapes(state, places), rollouts)
       .compile(),
-      jax.jit(generate).lower(shapes(params, split), prompts).compile(),
+      _compiled_generation(sizes),
       parts.transformer,
     )
 
@@ -194,6 +209,18 @@ class CollectivesTest(parameterized.TestCase):
       self.assertNotEqual(shape[-2:], (num_columns, transformer.head_dim))
       # Prefill writes keys and values of the prompts alone.
       self.assertNotEqual(shape[-1:], (num_columns,))
+
+  def test_slots_start_and_end_responses_on_their_own_device(self):
+    slots = exchanged(_compiled_generation((2, 2, 2), num_slots=_ROWS // 4))
+    parts, _ = _parts_and_functions()
+    num_columns = parts.transformer.max_context - 1
+    self.assertNotEmpty(slots)
+    for shape in slots:
+      # Neither a cache, also of the prompts, nor responses.
+      for columns in (num_columns, parts.shape.prompt_length):
+        self.assertNotEqual(shape[-2:], (columns, parts.transformer.head_dim))
+      self.assertNotEqual(shape[-1:], (parts.shape.max_new_tokens,))
+      self.assertNotIn(_ROWS, shape)
 
   @parameterized.parameters(*_MESHES)
   def test_each_device_gets_the_logits_of_its_own_rows(self, *sizes):

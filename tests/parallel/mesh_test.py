@@ -53,6 +53,12 @@ class MeshTest(parameterized.TestCase):
     ):
       mesh.check(made, 'field', [('K', 'kv_heads', 1)])
 
+  def test_outside_of_a_mesh_there_is_one_part(self):
+    self.assertEqual(mesh.num_current_parts('rows'), 1)
+    with jax.set_mesh(mesh.make({'data': 2, 'fsdp': 2, 'tensor': 2})):
+      actual = [mesh.num_current_parts(axis) for axis in ('rows', 'heads')]
+    self.assertEqual(actual, [4, 2])
+
   def test_an_array_stays_as_it_is_on_one_device(self):
     x = jax.numpy.zeros((3, 2))
     self.assertIs(mesh.constrain(x, ('rows',)), x)

@@ -290,6 +290,15 @@ class QueueTest(parameterized.TestCase):
     ({'mu': 0.0}, '^mu = 0.0: must be above 0'),
     (
       {
+        'sampler__num_slots': 6,
+        'schedule': 'queue(workers=2, trainers=1, publish_every=1, '
+        'in_flight=True)',
+      },
+      r'^sampler.num_slots = 6: must be None for schedule = .queue\(workers=2, '
+      '.*, whose weights change at the same token of all responses$',
+    ),
+    (
+      {
         'schedule': 'queue(workers=0, trainers=1, publish_every=1, '
         'in_flight=True)'
       },

@@ -46,7 +46,9 @@ def _generate(params, rng_key, prompts, rollout_id):
   num_rows = rollout_id.shape[0]
   numbers = jnp.zeros((num_rows, prompts.tokens.shape[1]))
   return base.Completions(
-    tokens=prompts.tokens,
+    tokens=jnp.repeat(
+      prompts.tokens, num_rows // prompts.lengths.shape[0], axis=0
+    ),
     loss_mask=numbers > 0,
     behavior_logprobs=numbers,
     full_logprobs=numbers,

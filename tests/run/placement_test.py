@@ -160,6 +160,7 @@ class MeshesTest(parameterized.TestCase):
       r'num_prompts x sampler.group_size = 20',
     ),
     ({'warm_start__batch_size': 12}, 'warm_start.batch_size = 12'),
+    ({'sampler__num_slots': 12}, 'sampler.num_slots = 12'),
     (
       {'evaluation__every': 2, 'evaluation__num_prompts': 12},
       'evaluation.num_prompts = 12',
@@ -187,11 +188,15 @@ class MeshesTest(parameterized.TestCase):
       'mesh__sampler_shape': _shape(1, 2, 1),
     }
     # Nobody learns on two shares of rows.
-    _of_run(replay__batch_size=7, **changes)
+    _of_run(replay__batch_size=7, sampler__num_slots=4, **changes)
     with self.assertRaisesRegex(
       ValueError, '^mesh.sampler_shape = .*group_size = 9 into .* 2 equal'
     ):
       _of_run(sampler__num_prompts=3, sampler__group_size=3, **changes)
+    with self.assertRaisesRegex(
+      ValueError, '^mesh.sampler_shape = .* sampler.num_slots = 3 into .* 2 '
+    ):
+      _of_run(sampler__num_slots=3, **changes)
     with self.assertRaisesRegex(
       ValueError, '^mesh.sampler_shape = .* evaluation.num_prompts = 5'
     ):

@@ -24,19 +24,20 @@ def _answer(value):
   """Returns a sampler that answers `value`, then the prompt's first token."""
 
   def generate_fn(params, rng_key, prompts, rollout_id):
-    del params, rng_key, rollout_id
-    shape = prompts.tokens.shape
-    responses = jnp.full(shape, value, jnp.int32)
-    responses = responses.at[:, 1].set(prompts.tokens[:, 0])
-    zeros = jnp.zeros(shape)
+    del params, rng_key
+    group_size = rollout_id.shape[0] // prompts.lengths.shape[0]
+    tokens = jnp.repeat(prompts.tokens, group_size, axis=0)
+    responses = jnp.full(tokens.shape, value, jnp.int32)
+    responses = responses.at[:, 1].set(tokens[:, 0])
+    zeros = jnp.zeros(tokens.shape)
     return base.Completions(
-      tokens=prompts.tokens,
+      tokens=tokens,
       loss_mask=zeros > 0,
       behavior_logprobs=zeros,
       full_logprobs=zeros,
       entropy=zeros,
       responses=responses,
-      lengths=prompts.lengths,
+      lengths=jnp.repeat(prompts.lengths, group_size),
       is_finished=zeros[:, 0] > 0,
     )
 

@@ -1,0 +1,143 @@
+"""What both ways to decode share: the draw of a token, and the result."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from replay_rl import base
+from replay_rl.lm import truncation
+
+
+class Step(NamedTuple):
+  """One token of every row, `[B]`; `[B, R]` for all of them.
+
+  is_sampled: bool, False if the row had finished; its other fields then have no
+    meaning.
+  """
+
+  tokens: base.Array
+  behavior_logprobs: base.Array
+  full_logprobs: base.Array
+  entropy: base.Array
+  is_sampled: base.Array
+
+
+def empty(batch_size: int, max_new_tokens: int) -> Step:
+  """Returns the steps `[B, R]` of responses without a token."""
+  numbers = jnp.zeros((batch_size, max_new_tokens), jnp.float32)
+  return Step(numbers.astype(jnp.int32), numbers, numbers, numbers, numbers > 0)
+
+
+def draw(
+  rng_keys_B: base.Array,
+  logits_BV: base.Array,
+  is_sampled_B: base.Array,
+  *,
+  temperature: base.Array | None,
+  top_k: int | None,
+  top_p: base.Array | None,
+) -> Step:
+  """Returns one token of every row and its record.
+
+  Args:
+    rng_keys_B: `[B]`, a key for each row, consumed.
+    logits_BV: `[B, V]` float32.
+    is_sampled_B: see `Step`.
+    temperature, top_k, top_p: see `sampler.generate`.
+  """
+  if temperature is None:
+    tokens_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+    zeros_B = jnp.zeros(tokens_B.shape, jnp.float32)
+    return Step(tokens_B, zeros_B, zeros_B, zeros_B, is_sampled_B)
+  full_BV = jax.nn.log_softmax(logits_BV / temperature)
+  if top_k is None and top_p is None:
+    tokens_B = _categorical(rng_keys_B, full_BV)
+    behavior_B = _pick(full_BV, tokens_B)
+  else:
+    kept_BK, ids_BK = truncation.truncate(full_BV, top_k=top_k, top_p=top_p)
+    choices_B = _categorical(rng_keys_B, kept_BK)
+    tokens_B = _pick(ids_BK, choices_B)
+    behavior_B = _pick(kept_BK, choices_B)
+  return Step(
+    tokens=tokens_B,
+    behavior_logprobs=behavior_B,
+    full_logprobs=_pick(full_BV, tokens_B),
+    entropy=-jnp.sum(jnp.exp(full_BV) * full_BV, axis=-1),
+    is_sampled=is_sampled_B,
+  )
+
+
+def _categorical(rng_keys_B: base.Array, logprobs_BV: base.Array) -> base.Array:
+  # Each row has a key of its own.
+  return jax.vmap(jax.random.categorical)(rng_keys_B, logprobs_BV).astype(
+    jnp.int32
+  )
+
+
+def _pick(table_BV: base.Array, ids_B: base.Array) -> base.Array:
+  return jnp.take_along_axis(table_BV, ids_B[:, None], axis=1)[:, 0]
+
+
+@jax.custom_batching.custom_vmap
+def all_rows(is_true: base.Array) -> base.Array:
+  """Returns whether all are True, over the mapped axis of a vmap as well.
+
+  With a mapped loop condition, the loop would copy its state, also the cache,
+  at every step.
+  """
+  return jnp.all(is_true)
+
+
+@all_rows.def_vmap
+def _all_rows_mapped(axis_size, in_batched, is_true):
+  del axis_size, in_batched
+  return all_rows(is_true), False
+
+
+def is_end(tokens: base.Array, eos_ids: tuple[int, ...]) -> base.Array:
+  """Returns which tokens end a response."""
+  return jnp.isin(tokens, jnp.array(eos_ids))
+
+
+def completions(
+  prompts: base.Prompts,
+  steps_BR: Step,
+  eos_ids: tuple[int, ...],
+  pad_id: int,
+) -> base.Completions:
+  """Moves each response to the end of its prompt and clears the rest.
+
+  Args:
+    prompts: one for each row, `[B, L]`.
+    steps_BR: the tokens.
+    eos_ids, pad_id: see `sampler.generate`.
+  """
+  is_sampled_BR = steps_BR.is_sampled
+  B, L = prompts.tokens.shape
+  T = L + is_sampled_BR.shape[1]
+  # Column of the response that each column of the result shows.
+  columns_BT = jnp.arange(T)[None, :] - prompts.lengths[:, None]
+  sources_BT = jnp.where(columns_BT < 0, jnp.arange(T)[None, :], L + columns_BT)
+
+  def place(prompt_BL, response_BR, blank):
+    both_BT = jnp.concatenate(
+      [prompt_BL, jnp.where(is_sampled_BR, response_BR, blank)], axis=1
+    )
+    return jnp.take_along_axis(
+      both_BT, sources_BT, axis=1, mode='fill', fill_value=blank
+    )
+
+  zeros_BL = jnp.zeros((B, L), jnp.float32)
+  return base.Completions(
+    tokens=place(prompts.tokens, steps_BR.tokens, pad_id),
+    loss_mask=place(zeros_BL.astype(bool), is_sampled_BR, False),
+    behavior_logprobs=place(zeros_BL, steps_BR.behavior_logprobs, 0.0),
+    full_logprobs=place(zeros_BL, steps_BR.full_logprobs, 0.0),
+    entropy=place(zeros_BL, steps_BR.entropy, 0.0),
+    responses=jnp.where(is_sampled_BR, steps_BR.tokens, pad_id),
+    lengths=jnp.sum(is_sampled_BR, axis=1, dtype=jnp.int32),
+    is_finished=jnp.any(
+      is_sampled_BR & is_end(steps_BR.tokens, eos_ids), axis=1
+    ),
+  )
