@@ -1,12 +1,16 @@
-"""Generation where responses have different lengths: lock step and slots.
+"""Generation and updates where responses have different lengths.
 
-64 prompts of 16 to 64 tokens, 8 responses to each, a model of the shape of
-Qwen3 with 3.4M parameters. The lengths of the responses are log-normal with a
-mean of 64 before they are cut at 256. Prints useful tokens per second in lock
-step and with slots, measured in turns, and the ratio of the best number of
+Generation: 64 prompts of 16 to 64 tokens, 8 responses to each, a model of the
+shape of Qwen3 with 3.4M parameters. The lengths of the responses are log-normal
+with a mean of 64 before they are cut at 256. Prints useful tokens per second in
+lock step and with slots, measured in turns, and the ratio of the best number of
 slots. The longest length over the mean bounds the steps of a row that are
 saved. A step of fewer rows may also be faster per row, which the batches show:
 they write as many responses at a time, but each waits for its longest one.
+
+Learner: an update on 512 rows of such lengths (64 with --quick), padded and
+packed, in turns. It prints the ratio of tokens/s, of which only prompt and
+response count, and the share of padding in what the packed model reads.
 Usage: python benchmarks/lengths.py [--quick] [--out=FILE.json]
 
 The weights make the lengths, so that both ways run the program of the product.
@@ -27,44 +31,31 @@ import time
 
 import jax
 import jax.numpy as jnp
+import lengths_learner
 import machine
 import numpy as np
 
 from replay_rl import base
-from replay_rl.lm import architecture
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 
 NUM_PROMPTS, GROUP_SIZE = 64, 8
-PROMPT_TOKENS = (16, 64)
-MEAN_LENGTH, SIGMA, MAX_LENGTH = 64, 0.75, 256  # Sigma of the logarithm.
+PROMPT_TOKENS, MAX_LENGTH = (
+  lengths_learner.PROMPTS,
+  lengths_learner.MAX_RESPONSE,
+)
 SLOTS = (32, 64)
-VOCAB_SIZE = 512
+VOCAB_SIZE = lengths_learner.QWEN3.vocab_size
 _END, _ASK = 0, VOCAB_SIZE - 1  # The last token of each prompt is `_ASK`.
 
-TRANSFORMER = architecture.TransformerConfig(
-  vocab_size=VOCAB_SIZE,
-  d_model=256,
-  num_layers=4,
-  num_heads=8,
-  num_kv_heads=4,
-  head_dim=32,
-  d_ff=768,
-  rope_theta=1e6,
-  rope_scaling=None,
-  norm_eps=1e-6,
-  qk_norm=True,
-  qkv_bias=False,
-  tied_embeddings=False,
-  max_context=PROMPT_TOKENS[1] + MAX_LENGTH,
-  compute_dtype='float32',
-)
+TRANSFORMER = dataclasses.replace(lengths_learner.QWEN3, tied_embeddings=False)
 
 
 def length_logprobs():
   """Returns the log-probability of each length from 2 to the longest."""
-  location = np.log(MEAN_LENGTH) - SIGMA**2 / 2
-  normal = statistics.NormalDist(location, SIGMA)
+  sigma = lengths_learner.SIGMA
+  location = np.log(lengths_learner.MEAN_RESPONSE) - sigma**2 / 2
+  normal = statistics.NormalDist(location, sigma)
   # A longer one is cut, and one of a single token has two.
   ends = [0.0, *map(normal.cdf, np.log(np.arange(2, MAX_LENGTH) + 0.5)), 1.0]
   return np.log(np.diff(ends))
@@ -212,16 +203,19 @@ def main():
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument(
-    '--quick', action='store_true', help='32 slots alone, once'
+    '--quick', action='store_true', help='fewer slots, rows and repeats'
   )
   parser.add_argument('--out', type=pathlib.Path)
   options = parser.parse_args()
   print(machine.hardware())
   if options.quick:
     result = generation(SLOTS[:1], repeats=1, has_batches=False)
+    learner = lengths_learner.measure(64, 2)
   else:
     result = generation(SLOTS, repeats=3, has_batches=True)
+    learner = lengths_learner.measure(512, 5)
   ratio = report_generation(result)
+  of_learner = lengths_learner.report(learner)
   if options.out is not None:
     machine.write_results(
       options.out,
@@ -231,9 +225,10 @@ def main():
         },
         'model': dataclasses.asdict(TRANSFORMER),
         'generation': result,
+        'learner': learner,
       },
     )
-  print(f'generation {ratio:.2f} x')
+  print(f'generation {ratio:.2f} x, {of_learner}')
 
 
 if __name__ == '__main__':

@@ -47,6 +47,7 @@ from replay_rl.run import logs
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import packages
 from replay_rl.run import placement
+from replay_rl.run import profiling
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import session as session_lib
 from replay_rl.run import state
@@ -88,6 +89,12 @@ _ALLOW_MEMORY = flags.DEFINE_bool(
   False,
   'Start a run that needs more memory than there is, with a warning.',
 )
+_PROFILE = flags.DEFINE_string(
+  'profile',
+  None,
+  'FIRST:END, iterations from 0 to trace for TensorBoard or XProf, such as '
+  '3:5 for the two after the first three.',
+)
 _INITIALIZATION = flags.DEFINE_integer(
   'initialization_timeout',
   60,
@@ -111,6 +118,7 @@ def train(
   workdir: str | pathlib.Path,
   *,
   stop_after: int | None = None,
+  profile: profiling.Span | None = None,
   allow_code_change: bool = False,
   allow_memory: bool = False,
   make_programs: MakePrograms = programs_lib.build,
@@ -125,6 +133,7 @@ def train(
     workdir: the folder of the run, the same for all processes.
     stop_after: number of iterations of the run after which to save and return;
       None for all.
+    profile: the iterations to trace, into `profiling.FOLDER` of the folder.
     allow_code_change: whether to continue a run although the code or the
       packages have changed; the folder records it.
     allow_memory: whether to warn, and go on, where the run needs more memory
@@ -158,7 +167,9 @@ def train(
     )
     stack.enter_context(jax.set_mesh(session.mesh))
     received = stack.enter_context(stopping.signals())
-    return session_lib.run(session, received, stop_after=stop_after)
+    return session_lib.run(
+      session, received, stop_after=stop_after, profile=profile
+    )
 
 
 def opened(
@@ -336,6 +347,9 @@ def main(argv: list[str]) -> None:
     if _WORKDIR.value is None or _CONFIG.value is None:
       name = '--config' if _CONFIG.value is None else '--workdir'
       raise ValueError(f'{name} = None: must be given')
+    profile = (
+      None if _PROFILE.value is None else profiling.parse(_PROFILE.value)
+    )
     peers = processes.start(
       from_environment=_DISTRIBUTED.value,
       coordinator_address=_COORDINATOR.value,
@@ -348,6 +362,7 @@ def main(argv: list[str]) -> None:
       train(
         _CONFIG.value,
         _WORKDIR.value,
+        profile=profile,
         allow_code_change=_ALLOW_CODE_CHANGE.value,
         allow_memory=_ALLOW_MEMORY.value,
       )

@@ -329,7 +329,8 @@ def _forward(
     x_BTD, key_values = carry
     layer_params, index = layer
     module = nnx.merge(layer_def, layer_params)
-    return module(x_BTD, context, key_values, index), None
+    with jax.named_scope('layer'):
+      return module(x_BTD, context, key_values, index), None
 
   if remat:
     # In a scan, both passes may share the weights that devices collected.

@@ -141,6 +141,7 @@ def publish(run: state.RunState) -> state.RunState:
   )
 
 
+@jax.named_scope('remember')
 def remember(
   run: state.RunState,
   generation: generation_lib.Generation,
@@ -263,15 +264,13 @@ def _visit(
     is_replayed_P = index_P != generation_lib.new_prompts(run, parts)
     num_replayed += jnp.sum(is_replayed_P, dtype=jnp.uint32)
   table = prompt_table.visit(
-    stored.prompts,
-    prompt_id_P[:, 0],
-    rewards_PG,
-    run.buffer.num_batches,
+    *(stored.prompts, prompt_id_P[:, 0], rewards_PG, run.buffer.num_batches),
     stream_index=index_P,
   )
   return stored._replace(prompts=table._replace(num_replayed=num_replayed))
 
 
+@jax.named_scope('learn')
 def learn(
   run: state.RunState,
   fresh: base.Batch,
@@ -303,9 +302,8 @@ def learn(
     )
     rollouts = batch.rollouts
     if functions.batch_advantage_fn is not None:
-      rollouts = rollouts._replace(
-        advantages=functions.batch_advantage_fn(batch)
-      )
+      advantages_B = functions.batch_advantage_fn(batch)
+      rollouts = rollouts._replace(advantages=advantages_B)
     batch = batch._replace(rollouts=mesh.split_rows(rollouts))
     learner, batch, outcome, status = _update(
       learner, batch, clock, parts, functions.update, proximal_params

@@ -169,6 +169,7 @@ def new_prompts(run: state.RunState, parts: state.Parts) -> base.Array:
   return index_P
 
 
+@jax.named_scope('generate')
 def generate(
   policy: Policy, prompts: base.Prompts, parts: state.Parts
 ) -> Generation:
@@ -213,6 +214,7 @@ def _versions_of_tokens(
   ).astype(jnp.int32)
 
 
+@jax.named_scope('judge')
 def judge(
   generation: Generation, task: task_lib.Task
 ) -> tuple[base.Array, base.Metrics]:

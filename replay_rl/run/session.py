@@ -18,6 +18,7 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events
 from replay_rl.run import logs
+from replay_rl.run import profiling
 from replay_rl.run import programs as programs_lib
 from replay_rl.run import samples
 from replay_rl.run import state
@@ -49,8 +50,9 @@ class Session(NamedTuple):
 
 
 class Asked(NamedTuple):
-  """A cycle to run: the state before it, to donate, and its events."""
+  """A cycle to run: its number, the state to donate, and its events."""
 
+  iteration: int
   run: state.RunState
   events: programs_lib.Events
 
@@ -71,25 +73,34 @@ class Cycled(NamedTuple):
 
 
 def run(
-  session: Session, received: Collection[int], *, stop_after: int | None
+  session: Session,
+  received: Collection[int],
+  *,
+  stop_after: int | None,
+  profile: profiling.Span | None,
 ) -> state.RunState:
   """Brings a run to its end, and returns its state.
 
   Args:
     session, received, stop_after: see `iterations`.
+    profile: the iterations to trace; None for none.
 
   Raises:
+    ValueError: the run has not all iterations of `profile` before it.
     Exception: see `iterations`.
   """
+  profiling.check(profile, *_span(session, stop_after))
   loop = iterations(session, received, stop_after=stop_after)
   programs = session.programs
-  with contextlib.closing(loop):
+  tracer = profiling.Tracer(profile, session.workdir)
+  with contextlib.closing(loop), tracer:
     cycled = None
     while True:
       try:
         asked = next(loop) if cycled is None else loop.send(cycled)
       except StopIteration as ended:
         return ended.value
+      tracer.begin(asked.iteration)
       run, measured = programs.cycle(asked.run, asked.events)
       cycled = Cycled(run, measured, programs.seconds(), 0.0)
 
@@ -119,12 +130,10 @@ def iterations(
   experiment, programs = session.experiment, session.programs
   checkpoints = session.checkpoints
   run, marks = session.restored
-  first = int(jax.device_get(run.clock.iteration)[0])
-  end = config.num_iterations
+  first, end = _span(session, stop_after)
   if first:
-    logs.say(f'{workdir}: {first} of {end} iterations are done')
-  if stop_after is not None:
-    end = min(end, stop_after)
+    num_all = config.num_iterations
+    logs.say(f'{workdir}: {first} of {num_all} iterations are done')
   with contextlib.ExitStack() as stack:
     log = None
     with processes.together('opening the log'):
@@ -148,7 +157,7 @@ def iterations(
         logs.say(f'{workdir}: stop ended it after {iteration} iterations')
         break
       started = time.perf_counter()
-      cycled = yield Asked(run, experiment.schedule(iteration))
+      cycled = yield Asked(iteration, run, experiment.schedule(iteration))
       run, measured = cycled.run, cycled.measured
       lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
       of_events = timing.fields(cycled.seconds_of_events, progress, lines)
@@ -182,6 +191,13 @@ def iterations(
         raise SystemExit(128 + number)
     checkpoints.wait()
   return run
+
+
+def _span(session: Session, stop_after: int | None) -> tuple[int, int]:
+  """Returns the next iteration of a run, and the one at which it ends."""
+  first = int(jax.device_get(session.restored.run.clock.iteration)[0])
+  end = session.config.num_iterations
+  return first, end if stop_after is None else min(end, stop_after)
 
 
 def _is_due(every: int, iteration: int) -> bool:

@@ -1,0 +1,43 @@
+"""Tests of the trace of some iterations."""
+
+from absl.testing import parameterized
+
+from replay_rl import train
+from replay_rl.run import profiling
+from tests import tiny
+from tests import train_test
+
+
+class ParseTest(parameterized.TestCase):
+  def test_first_and_end(self):
+    self.assertEqual(profiling.parse('3:5'), profiling.Span(3, 5))
+
+  @parameterized.parameters('', '3', '3:', ':5', '5:5', '6:5', '-1:5', '1:2:3')
+  def test_what_names_no_iterations_raises(self, text):
+    with self.assertRaisesRegex(
+      ValueError, f"^--profile = '{text}': must be FIRST:END, the first iterat"
+    ):
+      profiling.parse(text)
+
+
+class TraceTest(train_test.TrainTestCase):
+  def test_a_trace_has_the_events_and_layers_and_changes_nothing(self):
+    config = tiny.config(num_iterations=3)
+    plain, traced = self.workdir('plain'), self.workdir('traced')
+    train.train(config, plain)
+    train.train(config, traced, profile=profiling.Span(1, 2))
+    self.assertEqual(
+      *((x / 'metrics.jsonl').read_bytes() for x in (plain, traced))
+    )
+    (trace,) = (traced / profiling.FOLDER).rglob('*.xplane.pb')
+    content = trace.read_bytes()
+    for name in ('generate', 'judge', 'remember', 'learn', 'layer'):
+      self.assertIn(f'/{name}/'.encode(), content)
+    self.assertEmpty([*plain.rglob('*.xplane.pb')])
+    # It goes on from iteration 3, which is behind the span.
+    config.num_iterations = 5
+    for span in (profiling.Span(2, 4), profiling.Span(4, 6)):
+      with self.assertRaisesRegex(
+        ValueError, r'^--profile = \d:\d: must be within 3:5, the iterations'
+      ):
+        train.train(config, traced, profile=span)
