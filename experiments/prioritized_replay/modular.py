@@ -11,4 +11,4 @@ from replay_rl.sweep import cells
 
 def get_cells() -> list[cells.Cell]:
   """Returns a cell for each arm."""
-  return study.compared('modular', study.MAIN)
+  return study.compared('modular', study.ON_MODULAR)

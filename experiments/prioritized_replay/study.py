@@ -183,6 +183,7 @@ MAIN = (
   *('GRPO', 'anchored, uniform', 'B'),
   *('freshness PER', 'two updates, uniform'),
 )
+ON_MODULAR = ('GRPO', 'B', 'freshness PER')
 
 
 def compared(task: str, names: Iterable[str]) -> list[cells.Cell]:

@@ -11,10 +11,10 @@ from experiments.prioritized_replay import study
 from replay_rl.sweep import cells
 
 PROMPTS = (4, 8)
-RATES = (0.875e-4, 1.75e-4, 3.5e-4)
+RATES = (0.875e-4, 1.75e-4)
 
 
 def get_cells() -> list[cells.Cell]:
   """Returns a cell for each arm, batch and rate."""
   grid = tuple(itertools.product(PROMPTS, RATES))
-  return study.tuning('modular', dict.fromkeys(study.MAIN, grid))
+  return study.tuning('modular', dict.fromkeys(study.ON_MODULAR, grid))
