@@ -176,6 +176,11 @@ TUNED = {
     'RePO, 64 prompts': (2, 0.4375e-4),
     'clip, lag 8': (4, 0.875e-4),
   },
+  'modular': {
+    'GRPO': (2, 1.75e-4),
+    'B': (4, 3.5e-4),
+    'freshness PER': (2, 1.75e-4),
+  },
 }
 
 # More seeds resolve a smaller difference.
