@@ -169,6 +169,7 @@ class MainTest(parameterized.TestCase):
     actual = of_memory.plan(
       tiny.config(
         sampler__weight_lag=4,
+        sampler__num_slots=8,
         optimizer__gate='gradient_gate(threshold=0.1, window=2, squared=False)',
         loss__policy='vcpo(max_ratio=8.0) + reference_kl(coefficient=0.1) + '
         'decoupled_ppo(clip_low=0.2, clip_high=0.2, max_ratio=5.0)',

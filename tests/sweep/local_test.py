@@ -146,8 +146,7 @@ class RunTest(train_test.TrainTestCase):
     _run(cells, out)
     before = train_test.read_lines(out / cells[0].name)
     cells[0].config.stop = 'max_cost(cost_units=180)'
-    with self.assertWarnsRegex(UserWarning, 'stop is'):
-      ended, _ = _run(cells, out)
+    ended, _ = _run(cells, out)
     self.assertEqual((ended[0].is_skipped, ended[0].error), (False, None))
     after = train_test.read_lines(out / cells[0].name)
     self.assertEqual(after[: len(before)], before)
