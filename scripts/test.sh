@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Lint, types and every test.
+# Lint, types and the tests.
 #
-# Usage: bash scripts/test.sh [--parity] [--tpu] [PYTEST ARGUMENT ...]
+# Usage: bash scripts/test.sh [--every] [--parity] [--tpu] [PYTEST ARGUMENT ...]
+#   --every   also seven long tests of whole sweeps and plans, and a run of each
+#             method of configs/methods.py
 #   --parity  also the comparison with transformers and trl, which installs torch (6 GB)
 #   --tpu     also what the TPU compiler says, which installs libtpu (no TPU is used)
 set -euo pipefail
@@ -11,6 +13,7 @@ extras='test'
 ignored=(--ignore=tests/parity)
 while true; do
   case ${1:-} in
+    --every) export REPLAY_RL_EVERY_TEST=1 REPLAY_RL_EVERY_ARM=1 ;;
     --parity)
       extras+=,parity
       ignored=()
@@ -40,3 +43,6 @@ case $extras in
   *tpu*) ;;
   *) say "Left out: tests of the TPU compiler; run bash scripts/test.sh --tpu" ;;
 esac
+if [[ ${REPLAY_RL_EVERY_TEST:-} != 1 ]]; then
+  say "Left out: long tests of sweeps and plans, and runs of some methods; run bash scripts/test.sh --every"
+fi
