@@ -118,7 +118,7 @@ def train(
   workdir: str | pathlib.Path,
   *,
   stop_after: int | None = None,
-  profile: profiling.Span | None = None,
+  profile: profiling.Traced | None = None,
   allow_code_change: bool = False,
   allow_memory: bool = False,
   make_programs: MakePrograms = programs_lib.build,

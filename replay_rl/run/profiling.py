@@ -14,14 +14,14 @@ from replay_rl.run import logs
 FOLDER = 'profile'  # In the folder of a run.
 
 
-class Span(NamedTuple):
+class Traced(NamedTuple):
   """The iterations to trace: `first`, ..., `end - 1`, counted from 0."""
 
   first: int
   end: int
 
 
-def parse(text: str) -> Span:
+def parse(text: str) -> Traced:
   """Returns the span that `FIRST:END` names.
 
   Raises:
@@ -33,10 +33,10 @@ def parse(text: str) -> Span:
       f'--profile = {text!r}: must be FIRST:END, the first iteration, from 0, '
       'and the one after the last'
     )
-  return Span(int(first), int(end))
+  return Traced(int(first), int(end))
 
 
-def check(span: Span | None, first: int, end: int) -> None:
+def check(span: Traced | None, first: int, end: int) -> None:
   """Raises ValueError where a run does not reach the iterations to trace.
 
   Args:
@@ -54,7 +54,7 @@ def check(span: Span | None, first: int, end: int) -> None:
 class Tracer:
   """Starts and stops the trace; a context, which stops one that still runs."""
 
-  def __init__(self, span: Span | None, workdir: pathlib.Path):
+  def __init__(self, span: Traced | None, workdir: pathlib.Path):
     """Writes below `workdir`; without a span, nothing is traced."""
     self._span = span
     self._folder = workdir / FOLDER

@@ -77,7 +77,7 @@ def run(
   received: Collection[int],
   *,
   stop_after: int | None,
-  profile: profiling.Span | None,
+  profile: profiling.Traced | None,
 ) -> state.RunState:
   """Brings a run to its end, and returns its state.
 

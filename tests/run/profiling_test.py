@@ -10,7 +10,7 @@ from tests import train_test
 
 class ParseTest(parameterized.TestCase):
   def test_first_and_end(self):
-    self.assertEqual(profiling.parse('3:5'), profiling.Span(3, 5))
+    self.assertEqual(profiling.parse('3:5'), profiling.Traced(3, 5))
 
   @parameterized.parameters('', '3', '3:', ':5', '5:5', '6:5', '-1:5', '1:2:3')
   def test_what_names_no_iterations_raises(self, text):
@@ -25,7 +25,7 @@ class TraceTest(train_test.TrainTestCase):
     config = tiny.config(num_iterations=3)
     plain, traced = self.workdir('plain'), self.workdir('traced')
     train.train(config, plain)
-    train.train(config, traced, profile=profiling.Span(1, 2))
+    train.train(config, traced, profile=profiling.Traced(1, 2))
     self.assertEqual(
       *((x / 'metrics.jsonl').read_bytes() for x in (plain, traced))
     )
@@ -36,7 +36,7 @@ class TraceTest(train_test.TrainTestCase):
     self.assertEmpty([*plain.rglob('*.xplane.pb')])
     # It goes on from iteration 3, which is behind the span.
     config.num_iterations = 5
-    for span in (profiling.Span(2, 4), profiling.Span(4, 6)):
+    for span in (profiling.Traced(2, 4), profiling.Traced(4, 6)):
       with self.assertRaisesRegex(
         ValueError, r'^--profile = \d:\d: must be within 3:5, the iterations'
       ):
