@@ -8,9 +8,10 @@ slots. The longest length over the mean bounds the steps of a row that are
 saved. A step of fewer rows may also be faster per row, which the batches show:
 they write as many responses at a time, but each waits for its longest one.
 
-Learner: an update on 512 rows of such lengths (64 with --quick), padded and
-packed, in turns. It prints the ratio of tokens/s, of which only prompt and
-response count, and the share of padding in what the packed model reads.
+Learner: an update on 512 rows of such lengths (64 with --quick). Padded and
+packed rows take turns. It prints the ratio of their tokens/s, where a token is
+one of a prompt or response, and the share of padding in what the model reads of
+packed rows.
 Usage: python benchmarks/lengths.py [--quick] [--out=FILE.json]
 
 The weights make the lengths, so that both ways run the program of the product.
@@ -66,7 +67,8 @@ def weights(rng_key):
   graphdef, params = model.init(TRANSFORMER, rng_key)
   layers = params['layers']
   silent = {name: 0.0 * layers[name] for name in ('output', 'down')}
-  # A basis: the norm of an embedding is that of what RMSNorm returns.
+  # Each embedding is a vector of an orthogonal basis, and RMSNorm keeps it as it
+  # is, because its norm is sqrt(d_model).
   num_channels = TRANSFORMER.d_model
   basis = np.linalg.qr(
     np.random.default_rng(0).normal(size=(num_channels, num_channels))
@@ -74,7 +76,8 @@ def weights(rng_key):
   embedding = np.array(params['embedding'])
   counts = np.arange(1, MAX_LENGTH)  # Response of length n starts with n - 1.
   embedding[counts], embedding[_ASK] = basis[:-1], basis[-1]
-  # Of each token: the logit after the next larger count, and after a prompt.
+  # A token has a high logit after the next larger count, and after a prompt the
+  # logit of its length.
   unembedding = np.zeros((VOCAB_SIZE, num_channels), np.float32)
   impossible = -60.0 / num_channels
   unembedding += impossible * np.sum(basis, axis=0)

@@ -37,8 +37,10 @@ QWEN3 = architecture.TransformerConfig(
 )
 PROMPTS = (16, 64)
 MEAN_RESPONSE, SIGMA, MAX_RESPONSE = 64, 0.75, 256  # Sigma of the logarithm.
-PADDED_ROWS = 8  # Of a microbatch.
-SEQUENCES = 2  # Of a microbatch, about as many tokens as its useful ones.
+PADDED_ROWS = 8  # A microbatch of padded rows has so many.
+# A microbatch of packed rows has so many sequences, about as many tokens as the
+# padded one has without padding.
+SEQUENCES = 2
 
 
 def make_rollouts(num_rows: int) -> base.Rollout:

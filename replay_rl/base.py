@@ -231,7 +231,8 @@ class LossInputs(NamedTuple):
     the only field with a gradient.
   behavior_logprobs: `[B, T]` float, log mu of each token, by the sampler.
   rewards, advantages: `[B]` float.
-  loss_mask: `[B, T]` bool, False on rows that are not valid.
+  loss_mask: `[B, T]` bool, False on rows that are not valid or, of packed rows,
+    in another microbatch.
   age: `[B]` int32, learner steps since `policy_version`.
   prompt_id: see `Prompts`.
   token_versions, reference_logprobs: see `Rollout`.
@@ -239,8 +240,7 @@ class LossInputs(NamedTuple):
     first update of the `Learn` event to which this update belongs.
   row_grad_norms: `[B]` float, norm of the gradient of the sum of `logprobs` in
     each row.
-  statistics: result of a `StatisticsFn` for the whole batch, the same for each
-    microbatch.
+  statistics: what a `StatisticsFn` returned for the whole batch.
   """
 
   logprobs: Array

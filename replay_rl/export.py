@@ -22,7 +22,6 @@ from absl import logging as absl_logging
 
 import replay_rl
 from replay_rl import json_files
-from replay_rl import overrides
 from replay_rl.evaluate import run_weights
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.lm.hf import files as hf_files
@@ -85,7 +84,7 @@ def export(
       models has this architecture, or `out` exists.
   """
   config, commit = recorded.read_config(folder)
-  seeds = tuple(config.seed + i for i in range(config.num_seeds))
+  seeds = recorded.seeds(config)
   seed = run_weights.pick_seed(folder, seeds, seed)
   iteration = run_weights.pick_step(folder, iteration)
   words = vocabulary(config)
@@ -261,16 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
   add = parser.add_argument
   add('--workdir', type=pathlib.Path, required=True, help='folder of the run')
   add('--out', type=pathlib.Path, required=True, help='folder to write')
-  add(
-    '--iteration',
-    type=overrides.integer,
-    help='iterations done at the checkpoint (default: the newest)',
-  )
-  add(
-    '--seed',
-    type=overrides.integer,
-    help='seed of the run, if it trained several',
-  )
+  run_weights.add_place_flags(parser)
   add(
     '--dtype',
     choices=('float32', 'bfloat16'),

@@ -255,16 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
   )
   add = parser.add_argument
   add('run', type=pathlib.Path, help='folder of the run')
-  add(
-    '--iteration',
-    type=overrides.integer,
-    help='iterations done at the checkpoint (default: the newest)',
-  )
-  add(
-    '--seed',
-    type=overrides.integer,
-    help='seed of the run, if it trained several',
-  )
+  run_weights.add_place_flags(parser)
   add(
     '--rows',
     type=overrides.integer,
@@ -281,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
     config, _ = recorded.read_config(folder)
     stored = read(
       folder,
-      tuple(config.seed + i for i in range(config.num_seeds)),
+      recorded.seeds(config),
       iteration=options.iteration,
       seed=options.seed,
     )

@@ -155,6 +155,8 @@ def train(
     stopping.EmptyUpdatesError: too many generations in a row gave no valid row.
     SystemExit: after a signal of `stopping.SIGNALS`, with 128 + its number.
   """
+  # Before anything is computed; the session knows where a run continues.
+  profiling.check(profile, 0, config.num_iterations)
   with contextlib.ExitStack() as stack:
     session = opened(
       config,

@@ -2,8 +2,9 @@
 # Lint, types and the tests.
 #
 # Usage: bash scripts/test.sh [--every] [--parity] [--tpu] [PYTEST ARGUMENT ...]
-#   --every   also seven long tests of whole sweeps and plans, and a run of each
-#             method of configs/methods.py
+#   --every   also four long tests of sweeps (in lockstep, and on Ray with a
+#             worker that is killed), and a run of each method of
+#             configs/methods.py
 #   --parity  also the comparison with transformers and trl, which installs torch (6 GB)
 #   --tpu     also what the TPU compiler says, which installs libtpu (no TPU is used)
 set -euo pipefail
@@ -13,7 +14,7 @@ extras='test'
 ignored=(--ignore=tests/parity)
 while true; do
   case ${1:-} in
-    --every) export REPLAY_RL_EVERY_TEST=1 REPLAY_RL_EVERY_ARM=1 ;;
+    --every) export REPLAY_RL_EVERY_TEST=1 ;;
     --parity)
       extras+=,parity
       ignored=()
@@ -44,5 +45,5 @@ case $extras in
   *) say "Left out: tests of the TPU compiler; run bash scripts/test.sh --tpu" ;;
 esac
 if [[ ${REPLAY_RL_EVERY_TEST:-} != 1 ]]; then
-  say "Left out: long tests of sweeps and plans, and runs of some methods; run bash scripts/test.sh --every"
+  say "Left out: four long tests of sweeps, and runs of some methods; run bash scripts/test.sh --every"
 fi

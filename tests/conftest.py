@@ -60,8 +60,8 @@ atexit.register(shutil.rmtree, os.environ['TEST_TMPDIR'], ignore_errors=True)
 flags.FLAGS.mark_as_parsed()
 
 
-# Tests of half a minute and more whose parts have tests of their own. They run
-# where the environment asks for them, see scripts/test.sh.
+# Tests of half a minute and more. Shorter ones test the same modules, and these
+# run where the environment asks for them, see scripts/test.sh.
 _IS_EVERY = os.environ.get('REPLAY_RL_EVERY_TEST') == '1'
 _LONG = (
   'on_ray_test.py::ClusterTest::test_a_killed_worker_loses_nothing',
@@ -69,9 +69,6 @@ _LONG = (
   'continue',
   'lockstep_test.py::RunTest::test_together_they_differ_by_rounding_alone',
   'lockstep_test.py::RunTest::test_times_add_up',
-  'jobs_test.py::JobsTest::test_a_job_of_slurm_runs_its_cells',
-  'closed_forms_test.py::ClosedFormsTest::test_a_real_run_agrees',
-  'of_fit_test.py::MainTest::test_a_fit_and_the_plan_that_it_names',
 )
 
 

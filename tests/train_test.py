@@ -392,10 +392,5 @@ class SeedsTest(TrainTestCase):
   def test_seeds_at_once_are_the_runs_of_each_seed_to_rounding(self):
     for one, other in self._seed_2(vmap_seeds=True):
       for name, value in one.items():
-        np.testing.assert_allclose(
-          np.asarray(value, float),
-          np.asarray(other[name], float),
-          rtol=1e-3,
-          atol=1e-5,
-          err_msg=name,
-        )
+        pair = (np.asarray(x, float) for x in (value, other[name]))
+        np.testing.assert_allclose(*pair, rtol=1e-3, atol=1e-5, err_msg=name)

@@ -1,5 +1,6 @@
 """Reads the model of a run: its configuration, and weights of a checkpoint."""
 
+import argparse
 import pathlib
 import zlib
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import orbax.checkpoint as ocp
 
 from replay_rl import base
 from replay_rl import json_files
+from replay_rl import overrides
 from replay_rl.lm import architecture
 from replay_rl.lm.hf import layout as hf_layout
 from replay_rl.parallel import checksums
@@ -108,6 +110,20 @@ def pick_step(folder: pathlib.Path, step: int | None) -> int:
       f'step = {step}: must be one of {steps}, the checkpoints of {folder}'
     )
   return steps[-1] if step is None else step
+
+
+def add_place_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags that name a checkpoint of a run and one of its seeds."""
+  parser.add_argument(
+    '--iteration',
+    type=overrides.integer,
+    help='iterations done at the checkpoint (default: the newest)',
+  )
+  parser.add_argument(
+    '--seed',
+    type=overrides.integer,
+    help='seed of the run, if it trained several',
+  )
 
 
 def pick_seed(

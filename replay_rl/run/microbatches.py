@@ -143,7 +143,7 @@ def fold(
       f'capacity = {packed.capacity}: must be at least {num_tokens - 1}, the '
       f'columns of a row of {num_tokens} tokens'
     )
-  num_parts = _num_parts()
+  num_parts = mesh.num_current_parts('rows')
   # All parts pack all rows together, so that none waits for another. They need
   # all tokens for it, which are few bytes beside their activations.
   num_sequences = -(-min(packed.num_sequences, num_rows) // num_parts)
@@ -225,7 +225,7 @@ def join(microbatches: base.PyTree) -> base.PyTree:
 
 def _pad(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
   """Returns rows followed by zeros, up to `padded_rows` of the current mesh."""
-  num_parts = _num_parts()
+  num_parts = mesh.num_current_parts('rows')
 
   def pad(leaf):
     num_rows = leaf.shape[0]
@@ -234,9 +234,3 @@ def _pad(rows: base.PyTree, num_microbatches: int) -> base.PyTree:
     return jnp.pad(leaf, widths)
 
   return jax.tree.map(pad, rows)
-
-
-def _num_parts() -> int:
-  """Returns into how many parts the current mesh splits rows."""
-  devices = jax.sharding.get_abstract_mesh()
-  return 1 if devices.empty else mesh.num_parts(devices, 'rows')

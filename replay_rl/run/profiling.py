@@ -59,6 +59,7 @@ class Tracer:
     self._span = span
     self._folder = workdir / FOLDER
     self._is_tracing = False
+    self._is_waiting = span is not None
 
   def begin(self, iteration: int) -> None:
     """Starts the trace before its first iteration, and stops it after."""
@@ -66,7 +67,7 @@ class Tracer:
       return
     if iteration == self._span.first:
       jax.profiler.start_trace(str(self._folder))
-      self._is_tracing = True
+      self._is_tracing, self._is_waiting = True, False
     elif iteration == self._span.end:
       self._stop()
 
@@ -75,8 +76,10 @@ class Tracer:
     return self
 
   def __exit__(self, *_: object) -> None:
-    """Stops a trace that still runs, so that its file is written."""
+    """Stops a trace that still runs, and says if there was none."""
     self._stop()
+    if self._is_waiting:
+      logs.say(f'{self._folder}: no trace, because the run ended before it')
 
   def _stop(self) -> None:
     if self._is_tracing:

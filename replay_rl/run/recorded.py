@@ -29,6 +29,11 @@ def read_config(folder: pathlib.Path) -> tuple[config_lib.Config, str]:
     ) from error
 
 
+def seeds(config: config_lib.Config) -> tuple[int, ...]:
+  """Returns the seeds of a run, in the order of its arrays."""
+  return tuple(config.seed + i for i in range(config.num_seeds))
+
+
 def _of_json(kind: type, values: dict[str, Any], prefix: str) -> Any:
   """Returns a dataclass of a config, and those in it."""
   made = {}

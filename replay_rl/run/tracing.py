@@ -91,12 +91,9 @@ def check(
     batch,
   )
   if functions.batch_advantage_fn is not None:
-    advantages = _shapes(
-      named('loss.batch_advantage'), functions.batch_advantage_fn, batch
-    )
-    _check_rows(
-      named('loss.batch_advantage'), advantages, batch.is_valid.shape[0]
-    )
+    what = named('loss.batch_advantage')
+    advantages = _shapes(what, functions.batch_advantage_fn, batch)
+    _check_rows(what, advantages, batch.is_valid.shape[0])
   inputs = []  # Each trace of the loss appends the shapes of its inputs.
   update, loss_fn = functions.update, functions.update.loss_fn
 

@@ -48,7 +48,7 @@ _TRACED = (
 # Each of these differs from an arm that trains by a loss, an advantage, a rule
 # or a draw, whose values have tests of their own. Their programs take minutes
 # to compile, so they train only where the environment asks for it.
-_IS_EVERY = os.environ.get('REPLAY_RL_EVERY_ARM') == '1'
+_IS_EVERY = os.environ.get('REPLAY_RL_EVERY_TEST') == '1'
 _TRACED += (
   ()
   if _IS_EVERY

@@ -1,5 +1,7 @@
 """Tests of the trace of some iterations."""
 
+from unittest import mock
+
 from absl.testing import parameterized
 
 from replay_rl import train
@@ -34,10 +36,24 @@ class TraceTest(train_test.TrainTestCase):
     for name in ('generate', 'judge', 'remember', 'learn', 'layer'):
       self.assertIn(f'/{name}/'.encode(), content)
     self.assertEmpty([*plain.rglob('*.xplane.pb')])
+    never = self.workdir('never')
+    with self.assertRaisesRegex(ValueError, '^--profile = 2:4: must be within'):
+      train.train(config, never, profile=profiling.Traced(2, 4))
+    self.assertFalse(never.exists())
     # It goes on from iteration 3, which is behind the span.
     config.num_iterations = 5
-    for span in (profiling.Traced(2, 4), profiling.Traced(4, 6)):
+    for first, end, whole in ((2, 4, '3:5'), (4, 6, '0:5')):
       with self.assertRaisesRegex(
-        ValueError, r'^--profile = \d:\d: must be within 3:5, the iterations'
+        ValueError, f'^--profile = {first}:{end}: must be within {whole}, the '
       ):
-        train.train(config, traced, profile=span)
+        train.train(config, traced, profile=profiling.Traced(first, end))
+
+  def test_a_run_that_ends_before_its_trace_says_so(self):
+    config = tiny.config(num_iterations=4, stop='max_updates(updates=2)')
+    workdir = self.workdir()
+    with mock.patch.object(profiling.logs, 'say') as said:
+      train.train(config, workdir, profile=profiling.Traced(2, 3))
+    said.assert_any_call(
+      f'{workdir.resolve()}/profile: no trace, because the run ended before it'
+    )
+    self.assertFalse((workdir / profiling.FOLDER).exists())
