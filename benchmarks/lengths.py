@@ -67,7 +67,7 @@ def weights(rng_key):
   graphdef, params = model.init(TRANSFORMER, rng_key)
   layers = params['layers']
   silent = {name: 0.0 * layers[name] for name in ('output', 'down')}
-  # Each embedding is a vector of an orthogonal basis, and RMSNorm keeps it as it
+  # Each embedding is a vector of an orthogonal basis. RMSNorm leaves it as it
   # is, because its norm is sqrt(d_model).
   num_channels = TRANSFORMER.d_model
   basis = np.linalg.qr(
