@@ -176,6 +176,8 @@ TUNED = {
     'GRPO, 64 prompts': (4, 0.875e-4),
     'RePO, 64 prompts': (2, 0.4375e-4),
     'clip, lag 8': (4, 0.875e-4),
+    'M2PO, lag 8': (2, 0.875e-4),
+    'decoupled PPO, lag 8': (2, 0.4375e-4),
   },
   'modular': {
     'GRPO': (2, 1.75e-4),

@@ -18,7 +18,7 @@ _GRIDS = {
   'RePO, 64 prompts': ((2, _LOWEST), (4, _LOWEST)),
   'clip, lag 8': _LARGER,
   'M2PO, lag 8': _LARGER,
-  'decoupled PPO, lag 8': _LARGER,
+  'decoupled PPO, lag 8': (*_LARGER, (2, _LOWEST)),
 }
 
 
