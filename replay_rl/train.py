@@ -152,7 +152,7 @@ def train(
       folder cannot be used, or a package is missing.
     stopping.DivergedError: a reward, loss, gradient or weight is not finite.
     durable.WriteError: a file cannot be written.
-    stopping.EmptyUpdatesError: too many generations in a row gave no valid row.
+    stopping.EmptyUpdatesError: the first generations gave no valid row.
     SystemExit: after a signal of `stopping.SIGNALS`, with 128 + its number.
   """
   # Before anything is computed; the session knows where a run continues.

@@ -1,7 +1,9 @@
 """Tests of runs with functions of a user's own."""
 
+import contextlib
 import functools
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -29,6 +31,10 @@ def my_rule(state, step, *, x: base.Scalar):
 
 def nothing(state, step):
   return 0.0 * state.rollouts.rewards
+
+
+def only_at_first(state, step):
+  return (step < 3) + nothing(state, step)
 
 
 def more_each_time(iteration):
@@ -93,8 +99,8 @@ class UserFunctionsTest(train_test.TrainTestCase):
     workdir = self.workdir()
     with self.assertRaisesRegex(
       stopping.EmptyUpdatesError,
-      '^generations in a row without a valid row = 10: must be below 10; '
-      'replay.weights = '
+      '^generations in a row without a valid row = 10: must be below 10 '
+      'before the first update; replay.weights = '
       "'my_rules:nothing\\(\\)' gives no stored rollout a positive weight",
     ):
       train.train(
@@ -109,6 +115,29 @@ class UserFunctionsTest(train_test.TrainTestCase):
       self.assertEqual(line['updates/applied'], 0)
       self.assertEqual(line['learner_step'], 0)
       self.assertIsNone(line['loss'])
+
+  def test_a_run_that_has_learned_goes_on_without_rows_and_says_so(self):
+    workdir = self.workdir()
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+      train.train(
+        tiny.config(num_iterations=13),
+        workdir,
+        weights=self.rules.only_at_first,
+      )
+    lines = train_test.read_lines(workdir)
+    self.assertLen(lines, 13)
+    self.assertEqual(lines[-1]['learner_step'], 3)
+    # The fourth update of the second iteration was not the first of it.
+    self.assertEqual(
+      [line['updates/empty'] for line in lines], [0, 1] + 11 * [2]
+    )
+    told = ' '.join(out.getvalue().split())
+    self.assertEqual(told.count('generations in a row'), 1)
+    self.assertIn(
+      'seed 0: no valid row in 10 generations in a row; replay.weights = '
+      "'my_rules:only_at_first()' gives no stored rollout a positive weight",
+      told,
+    )
 
 
 class ReadmeTest(train_test.TrainTestCase):

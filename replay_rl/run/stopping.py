@@ -18,11 +18,13 @@ from replay_rl.parallel import processes
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
+from replay_rl.run import logs
 from replay_rl.run import state
 
 # They save a checkpoint and end the run with the status 128 + number.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# The run stops after so many generations in a row without a row to learn from.
+# A run that has not learned yet stops after so many generations in a row
+# without a row to learn from.
 MAX_EMPTY_GENERATIONS = 10
 
 
@@ -31,21 +33,38 @@ class DivergedError(ValueError):
 
 
 class EmptyUpdatesError(ValueError):
-  """`MAX_EMPTY_GENERATIONS` in a row gave an update no valid row."""
+  """The first `MAX_EMPTY_GENERATIONS` gave an update no valid row."""
 
 
 def check_not_empty(
   run: state.RunState, config: config_lib.Config, experiment: build.Experiment
 ) -> None:
-  """Raises EmptyUpdatesError if a seed has learned nothing for too long."""
-  num_empty = int(np.max(jax.device_get(run.learner.num_empty_in_a_row)))
-  if num_empty >= MAX_EMPTY_GENERATIONS:
-    rule = experiment.chosen.get('replay.weights')
+  """Raises EmptyUpdatesError if a seed has learned nothing from its start on.
+
+  A seed that has learned may run out of rows because it solves all prompts, and
+  its other iterations count: that is told, once per `MAX_EMPTY_GENERATIONS`.
+  """
+  num_empty_N, steps_N, seed_N = jax.device_get(
+    (run.learner.num_empty_in_a_row, run.learner.step, run.seed)
+  )
+  rule = experiment.chosen.get('replay.weights')
+  causes = (
+    f'replay.weights = {rule and rule.text!r} gives no stored rollout a '
+    'positive weight, or replay.drop_zero_variance = '
+    f'{config.replay.drop_zero_variance} dropped every group'
+  )
+  is_empty_N = num_empty_N >= MAX_EMPTY_GENERATIONS
+  if np.any(is_empty_N & (steps_N == 0)):
     raise EmptyUpdatesError(
-      f'generations in a row without a valid row = {num_empty}: must be below '
-      f'{MAX_EMPTY_GENERATIONS}; replay.weights = {rule and rule.text!r} gives '
-      'no stored rollout a positive weight, or replay.drop_zero_variance = '
-      f'{config.replay.drop_zero_variance} dropped every group'
+      f'generations in a row without a valid row = {int(np.max(num_empty_N))}: '
+      f'must be below {MAX_EMPTY_GENERATIONS} before the first update; {causes}'
+    )
+  is_told_N = is_empty_N & (num_empty_N % MAX_EMPTY_GENERATIONS == 0)
+  for seed, num_empty in zip(
+    seed_N[is_told_N], num_empty_N[is_told_N], strict=True
+  ):
+    logs.say(
+      f'seed {seed}: no valid row in {num_empty} generations in a row; {causes}'
     )
 
 
