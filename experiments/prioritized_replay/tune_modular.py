@@ -11,7 +11,7 @@ from experiments.prioritized_replay import study
 from replay_rl.sweep import cells
 
 PROMPTS = (2, 4)
-RATES = (1.75e-4, 3.5e-4)
+RATES = (1.75e-4, 3.5e-4, 7e-4)
 
 
 def get_cells() -> list[cells.Cell]:
