@@ -141,6 +141,11 @@ _CORRECTIONS = {
     'loss.policy': 'm2po()',
     'loss.statistics': 'second_moment_cutoff(limit=0.04)',
   },
+  'sat': _LAG
+  | {
+    'loss.policy': 'sat(clip_low=0.2, clip_high=0.2, exponent=2.0)',
+    'loss.statistics': 'log_ratio_quantile(quantile=0.9)',
+  },
   'decoupled_ppo': _LAG
   | {
     # Two updates, each on a half of the fresh rows: the proximal policy is that

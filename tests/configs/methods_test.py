@@ -55,6 +55,7 @@ _TRACED += (
   else (
     *('dr_grpo', 'reinforce', 'rloo', 'w_reinforce', 'gspo', 'cispo', 'topr'),
     *('asymre', 'behavior_kl', 'weight_lag', 'tis', 'mis', 'icepop', 'a3po'),
+    'sat',
     *('fifo', 'no_replacement', 'at_least_once', 'private_shards', 'max_uses'),
     *('newest_128', 'queue_lifo', 'naive_replay', 'four_times', 'dgg_squared'),
     *('prioritized_fraction_0_25', 'prioritized_fraction_1'),

@@ -16,6 +16,7 @@ PROMPT_ID = 7  # Of every row.
 REFERENCE, PROXIMAL = -1.5, -1.25  # Log-probs of all tokens.
 STATISTICS = {
   'second_moment_cutoff': 0.1,
+  'log_ratio_quantile': 0.5,
   'lowest_ratio': 0.8,
   'highest_ratio': 1.3,
   'optimal_baseline': 0.5,
@@ -63,6 +64,7 @@ LOSSES = {
   'cispo': of_arrays(losses.cispo, clip_low=0.2, clip_high=0.3),
   'topr': of_arrays(losses.topr),
   'bapo': of_arrays(losses.bapo),
+  'sat': of_arrays(losses.sat, clip_low=0.2, clip_high=0.3, exponent=2.0),
   'truncated_importance_sampling': of_arrays(
     corrections.truncated_importance_sampling, max_ratio=2.0
   ),

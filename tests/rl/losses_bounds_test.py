@@ -107,6 +107,9 @@ class ConstantsTest(parameterized.TestCase):
     (penalties.tba, {'beta': True}, 'beta = True'),
     (losses.cispo, {'clip_low': -1.0}, r'clip_low = -1.0'),
     (losses.cispo, {'clip_high': 'no'}, r"clip_high = 'no'"),
+    (losses.sat, {'clip_high': np.inf}, r'clip_high = inf'),
+    (losses.sat, {'clip_low': -0.1}, r'clip_low = -0.1'),
+    (losses.sat, {'exponent': 0}, r'exponent = 0'),
   )
   def test_constants_out_of_range_raise(self, loss_fn, constants, message):
     allowed = {
@@ -115,6 +118,7 @@ class ConstantsTest(parameterized.TestCase):
       ),
       losses.gspo: dict(clip_low=0.2, clip_high=0.2),
       losses.cispo: dict(clip_low=0.2, clip_high=0.2),
+      losses.sat: dict(clip_low=0.2, clip_high=0.2, exponent=2.0),
       corrections.decoupled_ppo: dict(
         clip_low=0.2, clip_high=0.2, max_ratio=2.0
       ),
@@ -129,6 +133,7 @@ class ConstantsTest(parameterized.TestCase):
     (losses.clipped_surrogate, 0.2, 0.3, 3.0),
     (losses.gspo, 0.2, 0.3),
     (losses.cispo, 0.2, 0.3),
+    (losses.sat, 0.2, 0.3, 2.0),
     (corrections.truncated_importance_sampling, 2.0),
     (losses.asymre, -0.1),
     (corrections.sequence_truncated_importance_sampling, 2.0),
