@@ -357,6 +357,7 @@ _GATES = {
   'four_times': _FOUR_TIMES | {'optimizer.gate': 'accept_all()'},
   'staleness_rate': _LAG
   | {'optimizer.gate': 'staleness_scaled_rate(free_age=1.0)'},
+  'gac': _LAG | {'optimizer.gate': 'gradient_alignment(lower=0.1, upper=0.5)'},
 } | {
   f'dgg{suffix}': _FOUR_TIMES
   | {
