@@ -337,6 +337,14 @@ _BY_PROMPT |= {
     'replay.weights': 'correct_by_pass_rate(center=0.5, width=1.0)',
     'replay.draw': 'gumbel_top_k()',
   },
+  'exgrpo_buckets': _CURRICULUM
+  | {
+    'replay.compose': 'fresh_anchored(replay_fraction=1.0, warmup_steps=0)',
+    'replay.weights': 'confident_by_rate_bucket(center=0.5, width=1.0) * '
+    'min_pass_rate(limit=0.35)',
+    'replay.draw': 'gumbel_top_k()',
+    'loss.policy': 'exgrpo(clip_low=0.2, clip_high=0.2, beta=0.1)',
+  },
   'pass_rate': _REUSE
   | _CURRICULUM
   | {'replay.weights': 'pass_rate(center=0.5, width=0.25)'},

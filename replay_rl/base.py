@@ -235,6 +235,7 @@ class LossInputs(NamedTuple):
     in another microbatch.
   age: `[B]` int32, learner steps since `policy_version`.
   prompt_id: see `Prompts`.
+  is_fresh: see `Batch`.
   token_versions, reference_logprobs: see `Rollout`.
   proximal_logprobs: `[B, T]` float, under the learner's weights before the
     first update of the `Learn` event to which this update belongs.
@@ -250,6 +251,7 @@ class LossInputs(NamedTuple):
   loss_mask: Array
   age: Array
   prompt_id: Array
+  is_fresh: Array
   token_versions: Array | None = None
   reference_logprobs: Array | None = None
   proximal_logprobs: Array | None = None

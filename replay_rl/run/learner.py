@@ -66,6 +66,7 @@ class _Rows(NamedTuple):
   loss_mask: base.Array
   age: base.Array
   prompt_id: base.Array
+  is_fresh: base.Array
   token_versions: base.Array | None
   reference_logprobs: base.Array | None
   proximal_logprobs: base.Array | None
@@ -303,6 +304,7 @@ def _rows(
     loss_mask=mask_BT,
     age=step - rollouts.policy_version,
     prompt_id=rollouts.prompt_id,
+    is_fresh=batch.is_fresh,
     token_versions=rollouts.token_versions,
     reference_logprobs=rollouts.reference_logprobs,
     proximal_logprobs=None,

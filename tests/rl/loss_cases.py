@@ -36,6 +36,7 @@ def inputs_of(logprobs, behavior_logprobs, advantages, loss_mask, fields=None):
     loss_mask=loss_mask,
     age=jnp.full(loss_mask.shape[0], AGE, jnp.int32),
     prompt_id=jnp.full(loss_mask.shape[0], PROMPT_ID, jnp.uint32),
+    is_fresh=jnp.arange(loss_mask.shape[0]) % 2 == 1,
     reference_logprobs=jnp.full_like(logprobs, REFERENCE),
     proximal_logprobs=jnp.full_like(logprobs, PROXIMAL),
     statistics={name: jnp.asarray(STATISTICS[name]) for name in STATISTICS},
@@ -81,6 +82,9 @@ LOSSES = {
   ),
   'a3po': of_arrays(
     corrections.a3po, clip_low=0.2, clip_high=0.3, max_ratio=1.5
+  ),
+  'exgrpo': of_arrays(
+    corrections.exgrpo, clip_low=0.2, clip_high=0.3, beta=0.5
   ),
   'reference_kl': of_arrays(penalties.reference_kl, coefficient=0.5),
   'behavior_kl': of_arrays(penalties.behavior_kl, coefficient=0.5),

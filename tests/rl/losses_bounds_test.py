@@ -102,6 +102,7 @@ class ConstantsTest(parameterized.TestCase):
     (corrections.decoupled_ppo, {'max_ratio': 0}, 'max_ratio = 0'),
     (corrections.a3po, {'clip_low': -1}, 'clip_low = -1'),
     (corrections.a3po, {'max_ratio': '2'}, "max_ratio = '2'"),
+    (corrections.exgrpo, {'beta': 0.0}, 'beta = 0.0'),
     (penalties.behavior_kl, {'coefficient': -0.1}, 'coefficient = -0.1'),
     (penalties.reference_kl, {'coefficient': np.inf}, 'coefficient = inf'),
     (penalties.tba, {'beta': True}, 'beta = True'),
@@ -122,6 +123,7 @@ class ConstantsTest(parameterized.TestCase):
       corrections.decoupled_ppo: dict(
         clip_low=0.2, clip_high=0.2, max_ratio=2.0
       ),
+      corrections.exgrpo: dict(clip_low=0.2, clip_high=0.2, beta=0.1),
       corrections.a3po: dict(clip_low=0.2, clip_high=0.2, max_ratio=2.0),
     }.get(loss_fn, {})
     with self.assertRaisesRegex(ValueError, f'^{message}: must be '):
@@ -142,6 +144,7 @@ class ConstantsTest(parameterized.TestCase):
     (corrections.icepop, 0.8, 2.0),
     (corrections.decoupled_ppo, 0.2, 0.3, 1.5),
     (corrections.a3po, 0.2, 0.3, 1.5),
+    (corrections.exgrpo, 0.2, 0.3, 0.5),
     (penalties.reference_kl, 0.5),
     (penalties.behavior_kl, 0.5),
     (penalties.tba, 0.5),
