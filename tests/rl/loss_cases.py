@@ -36,7 +36,7 @@ def inputs_of(logprobs, behavior_logprobs, advantages, loss_mask, fields=None):
     loss_mask=loss_mask,
     age=jnp.full(loss_mask.shape[0], AGE, jnp.int32),
     prompt_id=jnp.full(loss_mask.shape[0], PROMPT_ID, jnp.uint32),
-    is_fresh=jnp.arange(loss_mask.shape[0]) % 2 == 1,
+    is_fresh=jnp.zeros(loss_mask.shape[0], bool),
     reference_logprobs=jnp.full_like(logprobs, REFERENCE),
     proximal_logprobs=jnp.full_like(logprobs, PROXIMAL),
     statistics={name: jnp.asarray(STATISTICS[name]) for name in STATISTICS},
