@@ -114,6 +114,13 @@ class SatTest(parameterized.TestCase):
     loss = loss_fn(*loss_cases.one_row([2 * self.Q], 1.0)).loss
     np.testing.assert_allclose(loss, [[0.0, -(1 + 0.3 / 9)]], rtol=1e-6)
 
+  @parameterized.parameters((0.5, 1.3), (-0.5, 0.8))
+  def test_a_token_at_the_quantile_keeps_its_bound(self, log_ratio, bound):
+    advantage = np.sign(log_ratio)
+    batch = loss_cases.one_row([log_ratio], advantage)
+    loss = _loss(0.5)(*batch).loss
+    np.testing.assert_allclose(loss, [[0.0, -advantage * bound]], rtol=1e-6)
+
   @parameterized.parameters(0.0, 4.0)
   def test_where_no_token_is_far_it_is_ppo(self, quantile):
     # No log ratio of this batch is beyond 4; a quantile of 0 has no scale.
