@@ -181,14 +181,14 @@ def sat(
   # With q = 0, the tokens beyond it have no scale, and keep their bounds.
   is_far_BT = (jnp.abs(bounded_BT) > quantile) & (quantile > 0)
   scaled_BT = jnp.abs(bounded_BT) / jnp.where(quantile > 0, quantile, 1.0)
-  factors_BT = 1.0 / (1.0 + scaled_BT**exponent)
+  kernel_BT = 1.0 / (1.0 + scaled_BT**exponent)
+  # Both bounds may have the factor: that on the other side of 1 never acts.
+  factors_BT = jnp.where(is_far_BT, kernel_BT, 1.0)
   surrogate_BT, is_clipped_BT = token_losses.bounded_surrogate(
     log_ratios_BT,
     inputs.advantages[:, None],
-    lowest=1.0
-    - clip_low * jnp.where(is_far_BT & (bounded_BT < 0), factors_BT, 1.0),
-    highest=1.0
-    + clip_high * jnp.where(is_far_BT & (bounded_BT > 0), factors_BT, 1.0),
+    lowest=1.0 - clip_low * factors_BT,
+    highest=1.0 + clip_high * factors_BT,
     max_ratio=jnp.inf,
   )
   return token_losses.of_advantages(inputs, -surrogate_BT, is_clipped_BT)
