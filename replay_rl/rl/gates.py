@@ -190,11 +190,10 @@ def gradient_alignment(
     gradients = proposal.gradients
     norm = optax.tree.norm(gradients)
     previous_norm = optax.tree.norm(previous)
-    # Without a previous gradient, or with one of zero, the cosine is 0.
-    is_known = (norm > 0) & (previous_norm > 0)
-    divisor = jnp.where(is_known, previous_norm, 1.0)
+    # The cosine is 0 if one of them is zero, such as that before the first.
+    divisor = jnp.where(previous_norm > 0, previous_norm, 1.0)
     along = optax.tree.vdot(gradients, previous) / divisor
-    cosine = jnp.where(is_known, along / jnp.where(is_known, norm, 1.0), 0.0)
+    cosine = along / jnp.where(norm > 0, norm, 1.0)
     cosine = jnp.clip(cosine, -1.0, 1.0)  # Rounding may take it beyond 1.
     across = norm * jnp.sqrt(1.0 - cosine**2)
     # A gradient with the cosine `lower` has this length along the previous one.

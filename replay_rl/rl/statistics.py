@@ -80,7 +80,7 @@ def log_ratio_quantile(
   num_tokens = jnp.sum(mask_BT)
   # A product that should be a whole number may be rounded up.
   rank = jnp.ceil(quantile * num_tokens * (1.0 - 1e-6)).astype(jnp.int32)
-  size = sizes_N[jnp.maximum(rank, 1) - 1]
+  size = sizes_N[rank - 1]
   return {'log_ratio_quantile': jnp.where(num_tokens > 0, size, 0.0)}
 
 

@@ -142,7 +142,7 @@ def _with_buckets():
     11,
     11,
     prompt_id=prompt_id,
-    rewards=[1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1],
+    rewards=[1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1],
     loss_mask=np.arange(3)
     < np.array([3, 1, 3, 3, 2, 3, 2, 3, 3, 3, 3])[:, None],
     # The sums are -3, -1.5, 0, 0, -2, -3, -1 and so on.
@@ -171,8 +171,8 @@ class ConfidentByRateBucketTest(absltest.TestCase):
   def test_by_hand(self):
     weights_C = jax.jit(OF_BUCKETS)(_with_buckets(), STEP)
     # The mean log-probs of prompt 5 are -1 and -1.5, and those of prompt 7 are
-    # -1, -1 and -1: the first of these rows is drawn.
-    expected = [1, 0, 0, 0, DENSITY, 0, 0, 0, 0, 0, 0]
+    # -1, -1 and -1: the first of these that is correct is drawn.
+    expected = [1, 0, 0, 0, 0, DENSITY, 0, 0, 0, 0, 0]
     np.testing.assert_allclose(weights_C, expected, rtol=1e-6)
     self.assertEqual(weights_C.dtype, jnp.float32)
 
@@ -183,14 +183,14 @@ class ConfidentByRateBucketTest(absltest.TestCase):
       ([0.5, 0.5, 0.5, 0.5, 1.0], 1 / 3, 1 / 3, 1 / 3, 0.0),
       # Rates of several groups: 0.45 counts as 2/4, and 0.9 as 4/4.
       ([0.5, 0.5, 0.45, 0.9, 0.75], 0.5, 0.5 * np.exp(-0.02), 0, DENSITY),
-      # The first bucket and the last one.
-      ([0.75, 0.5, 0.25, 0.0, 0.25], DENSITY, DENSITY / 2, 0, DENSITY / 2),
+      # The first bucket and the last one; 0.3 counts as 1/4.
+      ([0.75, 0.5, 0.3, 0.0, 0.25], DENSITY, np.exp(-0.32) / 2, 0, DENSITY / 2),
     ):
       table = state.prompts._replace(
         latest_rate=jnp.asarray([*rates, 0.5], jnp.float32)
       )
       weights_C = jax.jit(OF_BUCKETS)(state._replace(prompts=table), STEP)
-      expected = [of_5, 0, 0, 0, of_7, 0, 0, of_8, of_9, 0, 0]
+      expected = [of_5, 0, 0, 0, 0, of_7, 0, of_8, of_9, 0, 0]
       np.testing.assert_allclose(weights_C, expected, rtol=1e-5)
 
   def test_a_group_of_one_is_refused(self):

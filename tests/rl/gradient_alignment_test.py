@@ -76,6 +76,21 @@ class GradientAlignmentTest(parameterized.TestCase):
     self.assertTrue(verdict.is_accepted)
     chex.assert_trees_all_equal(verdict.gradients, gradients)
 
+  def test_a_gradient_of_zero_has_no_cosine_and_gives_no_nan(self):
+    with jax.debug_nans(True):
+      for gradient, previous in (((0, 0), (3, 4)), ((3, 4), (0, 0))):
+        verdict, _ = _judged(gradient, previous, 0.0, 0.0)
+        self.assertTrue(verdict.is_accepted)
+        chex.assert_trees_all_equal(verdict.gradients, _tree(gradient))
+
+  def test_no_rounding_takes_a_cosine_beyond_1(self):
+    vectors = np.random.default_rng(0).normal(size=(1000, 3))
+    vectors = vectors.astype(np.float32)
+    verdict, _ = jax.vmap(lambda x: _judged(x, x, 1.0, 1.0))(vectors)
+    self.assertTrue(verdict.is_accepted.all())
+    turned = verdict.gradients['a'][:, 0]
+    np.testing.assert_array_equal(turned, vectors[:, 0])
+
   def test_the_cosine_becomes_the_lower_one_and_the_rest_stays(self):
     rng = np.random.default_rng(0)
     judged = jax.jit(_judged)

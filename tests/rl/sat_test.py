@@ -157,12 +157,19 @@ class SatTest(parameterized.TestCase):
     )
 
   def test_an_infinite_ratio_has_no_gradient_and_no_nan(self):
-    for log_ratio, advantage in ((np.inf, 1.0), (-np.inf, -1.0)):
-      for quantile in (1e-30, 0.5, 20.0):
+    for log_ratio, advantage, clip in (
+      (np.inf, 1.0, 0.3),
+      (-np.inf, -1.0, -0.2),
+    ):
+      # Its size counts as 20, which is not beyond a quantile of 20.
+      for quantile, factor in ((1e-30, 0.0), (0.5, 1 / 1601), (20.0, 1.0)):
         token_loss, grads = loss_cases.value_and_grad(
           _loss(quantile), loss_cases.one_row([log_ratio], advantage)
         )
-        self.assertTrue(np.isfinite(token_loss.loss).all())
+        expected = -advantage * (1 + clip * factor)
+        np.testing.assert_allclose(
+          token_loss.loss, [[0.0, expected]], rtol=1e-6
+        )
         np.testing.assert_array_equal(grads, np.zeros((1, 2)))
 
 
