@@ -141,6 +141,11 @@ _CORRECTIONS = {
     'loss.policy': 'm2po()',
     'loss.statistics': 'second_moment_cutoff(limit=0.04)',
   },
+  'sat': _LAG
+  | {
+    'loss.policy': 'sat(clip_low=0.2, clip_high=0.2, exponent=2.0)',
+    'loss.statistics': 'log_ratio_quantile(quantile=0.9)',
+  },
   'decoupled_ppo': _LAG
   | {
     # Two updates, each on a half of the fresh rows: the proximal policy is that
@@ -332,6 +337,14 @@ _BY_PROMPT |= {
     'replay.weights': 'correct_by_pass_rate(center=0.5, width=1.0)',
     'replay.draw': 'gumbel_top_k()',
   },
+  'exgrpo_buckets': _CURRICULUM
+  | {
+    'replay.compose': 'fresh_anchored(replay_fraction=1.0, warmup_steps=0)',
+    'replay.weights': 'confident_by_rate_bucket(center=0.5, width=1.0) * '
+    'min_pass_rate(limit=0.35)',
+    'replay.draw': 'gumbel_top_k()',
+    'loss.policy': 'exgrpo(clip_low=0.2, clip_high=0.2, beta=0.1)',
+  },
   'pass_rate': _REUSE
   | _CURRICULUM
   | {'replay.weights': 'pass_rate(center=0.5, width=0.25)'},
@@ -352,6 +365,7 @@ _GATES = {
   'four_times': _FOUR_TIMES | {'optimizer.gate': 'accept_all()'},
   'staleness_rate': _LAG
   | {'optimizer.gate': 'staleness_scaled_rate(free_age=1.0)'},
+  'gac': _LAG | {'optimizer.gate': 'gradient_alignment(lower=0.1, upper=0.5)'},
 } | {
   f'dgg{suffix}': _FOUR_TIMES
   | {

@@ -235,6 +235,7 @@ class LossInputs(NamedTuple):
     in another microbatch.
   age: `[B]` int32, learner steps since `policy_version`.
   prompt_id: see `Prompts`.
+  is_fresh: see `Batch`.
   token_versions, reference_logprobs: see `Rollout`.
   proximal_logprobs: `[B, T]` float, under the learner's weights before the
     first update of the `Learn` event to which this update belongs.
@@ -250,6 +251,7 @@ class LossInputs(NamedTuple):
   loss_mask: Array
   age: Array
   prompt_id: Array
+  is_fresh: Array
   token_versions: Array | None = None
   reference_logprobs: Array | None = None
   proximal_logprobs: Array | None = None
@@ -316,22 +318,26 @@ class Verdict(NamedTuple):
   ends_reuse: `[]` bool; True leaves out the remaining updates until the run
     generates new rollouts.
   rate_scale: `[]` float32, factor of the learning rate.
+  gradients: pytree like the weights, what the optimizer gets in place of the
+    gradients of the proposal; None leaves those.
   """
 
   is_accepted: Array
   ends_reuse: Array
   rate_scale: Array
+  gradients: PyTree = None
 
 
 class Gate(NamedTuple):
   """An update rule with a state, between the gradients and the optimizer.
 
-  init: () -> state, a pytree of arrays; () for a gate without state.
+  init: weights -> state, a pytree of arrays; () for a gate without state. On a
+    mesh, what `jax.tree.map` makes of the weights is split as they are.
   judge: (state, proposal) -> (verdict, new state). The learner ignores both for
     a batch without a valid row.
   """
 
-  init: Callable[[], PyTree]
+  init: Callable[[PyTree], PyTree]
   judge: Callable[[PyTree, Proposal], tuple[Verdict, PyTree]]
 
 

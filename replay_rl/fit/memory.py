@@ -31,7 +31,7 @@ ADVICE = {
   'published weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
   'reference weights': 'more fsdp or tensor',
   'replay buffer': 'a smaller replay.capacity, more data or fsdp',
-  'state of the gate': 'a smaller window of optimizer.gate',
+  'state of the gate': 'another optimizer.gate, more fsdp or tensor',
   'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
   'gradients': 'more fsdp or tensor',
   'proximal weights': 'more fsdp or tensor',
@@ -265,7 +265,7 @@ def _kept(
   shardings = placement.of_run(
     run,
     model.logical_axes(parts.transformer),
-    parts.bind(parts.hyper).update.optimizer,
+    parts.bind(parts.hyper).update,
     mesh,  # pyright: ignore
     buffer_memory=buffer_memory,
   )

@@ -242,6 +242,7 @@ def _of_seed(
       learner,
       state.as_arrays(parts.hyper),
       rows,
+      np.arange(len(rows.group_id)) < num_fresh,
       signs,
       parts.bind,
       settings.rows_at_once,
@@ -265,11 +266,12 @@ def _of_seed(
   )
 
 
-@functools.partial(jax.jit, static_argnums=(4, 5))
+@functools.partial(jax.jit, static_argnums=(5, 6))
 def _projections(
   learner: base.LearnerState,
   hyper: state.Hyper,
   rows: base.Rollout,
+  is_fresh: base.Array,
   signs: base.PyTree,
   bind: Any,
   rows_at_once: int,
@@ -281,7 +283,7 @@ def _projections(
   weights_nT = functions.normalizer_fn(rows.loss_mask) * len(rows.loss_mask)
   return gradient_noise.project(
     lambda row: row_gradient(learner, functions, *row),
-    (rows, weights_nT),
+    (rows, is_fresh, weights_nT),
     signs,
     rows_at_once=rows_at_once,
   )
@@ -291,6 +293,7 @@ def row_gradient(
   learner: base.LearnerState,
   functions: learner_lib.UpdateFunctions,
   row: base.Rollout,
+  is_fresh: base.Array,
   weights_T: base.Array,
 ) -> base.PyTree:
   """Returns the gradient of the loss of one rollout, before any clipping of it.
@@ -301,13 +304,14 @@ def row_gradient(
     learner: with the current weights.
     functions: of the run's update.
     row: without leading axis.
+    is_fresh: `[]` bool, see `base.Batch`.
     weights_T: weight of each token's loss.
   """
   batch = learner_lib.fresh_batch(
     jax.tree.map(lambda leaf: leaf[None], row),
     jnp.zeros((1,), jnp.int32),
     jnp.ones((1,), bool),
-  )
+  )._replace(is_fresh=is_fresh[None])
 
   def keep(_, proposal):
     refused = base.Verdict(

@@ -192,12 +192,7 @@ def confident(
   `sampling.MIN_WEIGHT`, so every rollout can be drawn.
   """
   del step
-  # Log-probs are zero where the mask is False.
-  sums_C = storage.row_sums(
-    buffer.field(state, 'behavior_logprobs', 'confident')
-  )
-  num_tokens_C = storage.row_sums(buffer.field(state, 'loss_mask', 'confident'))
-  means_C = sums_C / jnp.maximum(num_tokens_C, 1)
+  means_C = mean_logprobs(state, 'confident')
   return _softmax(means_C, state.is_valid, temperature)
 
 
@@ -264,6 +259,22 @@ def oldest_unused(state: base.BufferState, step: base.Array) -> base.Array:
   del step
   rank_C = _rank(state, ~buffer.insertion_age(state), 'oldest_unused')
   return jnp.where(state.times_sampled == 0, rank_C, 0.0)
+
+
+def mean_logprobs(state: base.BufferState, reader: str) -> base.Array:
+  """Returns `[C]` float32, the mean recorded log-prob of each row's tokens.
+
+  Args:
+    state: the buffer.
+    reader: what needs them, for the message.
+
+  Raises:
+    ValueError: the buffer has no rows with log-probs.
+  """
+  # Log-probs are zero where the mask is False.
+  sums_C = storage.row_sums(buffer.field(state, 'behavior_logprobs', reader))
+  num_tokens_C = storage.row_sums(buffer.field(state, 'loss_mask', reader))
+  return sums_C / jnp.maximum(num_tokens_C, 1)
 
 
 def product(*weight_rules: base.WeightRule) -> base.WeightRule:

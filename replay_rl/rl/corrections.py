@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from replay_rl import base
 from replay_rl import constants
 from replay_rl.rl import importance
+from replay_rl.rl import losses
 from replay_rl.rl import token_losses
 
 _Clip = Annotated[base.Scalar, constants.interval('[0, inf]')]
@@ -193,6 +194,47 @@ def a3po(
     clip_low=clip_low,
     clip_high=clip_high,
     max_ratio=max_ratio,
+  )
+
+
+@constants.checked
+def exgrpo(
+  inputs: base.LossInputs,
+  *,
+  clip_low: _Clip,
+  clip_high: _Clip,
+  beta: Annotated[base.Scalar, constants.interval('[1e-06, 1e+06]')],
+) -> base.TokenLoss:
+  """Returns -f(r) A for replayed rows, and the clipped surrogate for fresh.
+
+  ExGRPO, https://arxiv.org/abs/2510.02245, the policy shaping of replayed
+  rollouts: f(r) = r / (r + beta). Where r has the gradient r to log pi, f has
+  r beta / (r + beta)^2, which is larger for a small r, and falls as beta / r
+  for a large one. Nothing is clipped there.
+
+  Args:
+    inputs: logprobs, behavior_logprobs, advantages, loss_mask and is_fresh are
+      read.
+    clip_low: of fresh rows; 1 or more for no lower bound.
+    clip_high: of fresh rows; inf for no upper bound.
+    beta: 0.1 in the paper.
+  """
+  fresh = losses.clipped_surrogate(
+    inputs, clip_low=clip_low, clip_high=clip_high, dual_clip=None
+  )
+  bounded_BT, is_bounded_BT = importance.bounded(
+    token_losses.log_ratios(inputs)
+  )
+  # r / (r + beta) = 1 / (1 + exp(-(log r - log beta))).
+  shaped_BT = jax.nn.sigmoid(bounded_BT - jnp.log(beta))
+  replayed = token_losses.of_advantages(
+    inputs, -shaped_BT * inputs.advantages[:, None], is_bounded_BT
+  )
+  return jax.tree.map(
+    lambda of_fresh, of_replayed: jnp.where(
+      inputs.is_fresh[:, None], of_fresh, of_replayed
+    ),
+    *(fresh, replayed),
   )
 
 

@@ -6,7 +6,9 @@ Each function takes constants alone and returns a `base.Gate`.
 from typing import Annotated
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+import optax
 
 from replay_rl import base
 from replay_rl import constants
@@ -32,7 +34,7 @@ class GradientGateState(NamedTuple):
 def accept_all() -> base.Gate:
   """Returns the gate that changes nothing."""
   return base.Gate(
-    init=lambda: (), judge=lambda state, proposal: (_accept(), state)
+    init=_no_state, judge=lambda state, proposal: (_accept(), state)
   )
 
 
@@ -65,7 +67,7 @@ def ess_scaled_rate(
     scale = jnp.minimum(ess / on_policy_ess, 1.0)
     return _accept()._replace(rate_scale=scale.astype(jnp.float32)), state
 
-  return base.Gate(init=lambda: (), judge=judge)
+  return base.Gate(init=_no_state, judge=judge)
 
 
 @constants.checked
@@ -91,7 +93,7 @@ def staleness_scaled_rate(
     scale = free_age / jnp.maximum(mean, free_age)
     return _accept()._replace(rate_scale=scale.astype(jnp.float32)), state
 
-  return base.Gate(init=lambda: (), judge=judge)
+  return base.Gate(init=_no_state, judge=judge)
 
 
 @constants.checked
@@ -119,7 +121,8 @@ def gradient_gate(
     squared: if True, g is the square of the norm; the paper leaves this open.
   """
 
-  def init() -> GradientGateState:
+  def init(params: base.PyTree) -> GradientGateState:
+    del params
     return GradientGateState(
       differences=jnp.zeros(window),
       num_differences=jnp.zeros((), jnp.int32),
@@ -149,6 +152,67 @@ def gradient_gate(
     return verdict, new_state
 
   return base.Gate(init=init, judge=judge)
+
+
+@constants.checked
+def gradient_alignment(
+  *,
+  lower: Annotated[base.Scalar, constants.FRACTION],
+  upper: Annotated[base.Scalar, constants.FRACTION],
+) -> base.Gate:
+  """Returns the gate that turns a gradient away from the one before it.
+
+  GAC, "Gradient Alignment Control", https://arxiv.org/abs/2603.01501. With old
+  rollouts, the cosine c of a gradient and the previous one is high. A gradient
+  with c <= lower stays as it is. With lower < c <= upper, its part along the
+  previous gradient is made shorter, so that the cosine becomes `lower`. An
+  update with c > upper is refused.
+
+  We know the abstract of the paper, and chose the rest: what the cosine
+  becomes; and that the previous gradient is that of the latest update with a
+  valid row, as the loss gave it, whether that update was refused or not.
+
+  Args:
+    lower: 0 removes the whole of a part along the previous gradient.
+    upper: at least `lower`; 1 refuses no update.
+
+  Raises:
+    ValueError: `lower` is above `upper`.
+  """
+  # Arrays in a program have the values of numbers that were checked before.
+  is_array = isinstance(lower, jax.Array) or isinstance(upper, jax.Array)
+  if not is_array and lower > upper:
+    raise ValueError(f'lower = {lower}: must be at most upper = {upper}')
+
+  def judge(
+    previous: base.PyTree, proposal: base.Proposal
+  ) -> tuple[base.Verdict, base.PyTree]:
+    gradients = proposal.gradients
+    norm = optax.tree.norm(gradients)
+    previous_norm = optax.tree.norm(previous)
+    # The cosine is 0 if one of them is zero, such as that before the first.
+    divisor = jnp.where(previous_norm > 0, previous_norm, 1.0)
+    along = optax.tree.vdot(gradients, previous) / divisor
+    cosine = along / jnp.where(norm > 0, norm, 1.0)
+    cosine = jnp.clip(cosine, -1.0, 1.0)  # Rounding may take it beyond 1.
+    across = norm * jnp.sqrt(1.0 - cosine**2)
+    # A gradient with the cosine `lower` has this length along the previous one.
+    allowed = across * lower / jnp.sqrt(1.0 - lower**2)
+    excess = jnp.where(cosine > lower, along - allowed, 0.0) / divisor
+    verdict = _accept()._replace(
+      is_accepted=~(cosine > upper),
+      gradients=jax.tree.map(
+        lambda leaf, before: leaf - excess * before, gradients, previous
+      ),
+    )
+    return verdict, gradients
+
+  return base.Gate(init=optax.tree.zeros_like, judge=judge)
+
+
+def _no_state(params: base.PyTree) -> base.PyTree:
+  del params
+  return ()
 
 
 def _accept() -> base.Verdict:

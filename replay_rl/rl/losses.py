@@ -7,8 +7,8 @@ policy over the one that sampled the token; A is the advantage of the row.
 `penalties` those with a divergence from another policy.
 
 `is_clipped` marks the tokens of non-zero advantage at which a bound acts. The
-bound removes the gradient in `clipped_surrogate`, `gspo`, `bapo` and `m2po`,
-and limits the weight of the gradient in `cispo` and `topr`. Before any
+bound removes the gradient in `clipped_surrogate`, `gspo`, `bapo`, `sat` and
+`m2po`, and limits the weight of the gradient in `cispo` and `topr`. Before any
 exponential, every loss passes its log ratios through `importance.bounded`,
 which is such a bound too.
 
@@ -22,6 +22,7 @@ import operator
 from typing import Annotated
 
 import chex
+import jax
 import jax.numpy as jnp
 
 from replay_rl import base
@@ -139,6 +140,55 @@ def bapo(inputs: base.LossInputs) -> base.TokenLoss:
     inputs.advantages[:, None],
     lowest=token_losses.statistic(inputs, 'lowest_ratio', 'bapo'),
     highest=token_losses.statistic(inputs, 'highest_ratio', 'bapo'),
+    max_ratio=jnp.inf,
+  )
+  return token_losses.of_advantages(inputs, -surrogate_BT, is_clipped_BT)
+
+
+@constants.checked
+def sat(
+  inputs: base.LossInputs,
+  *,
+  clip_low: Annotated[base.Scalar, constants.interval('[0, 1e+06]')],
+  clip_high: Annotated[base.Scalar, constants.interval('[0, 1e+06]')],
+  exponent: Annotated[base.Scalar, constants.interval('(0, 100]')],
+) -> base.TokenLoss:
+  """Returns -min(r A, clip(r, lowest, highest) A) with bounds of each token.
+
+  SAT, "Stale but Stable: Staleness-Adaptive Trust Regions",
+  https://arxiv.org/abs/2607.18722. With d = sg(log r) and q the quantile of |d|
+  over the batch, a token with |d| <= q has the bounds 1 - clip_low and
+  1 + clip_high of PPO. Beyond q, a factor c < 1 pulls in one bound:
+  1 + c clip_high where d > 0, and 1 - c clip_low where d < 0. So the interval
+  is inside that of PPO, and no token on its way back to r = 1 is clipped.
+
+  We do not know the kernel of the paper. Here c = 1 / (1 + (|d| / q)^exponent),
+  the Hill function, which is at most 1/2 there.
+
+  Args:
+    inputs: logprobs, behavior_logprobs, advantages, loss_mask and statistics
+      are read. statistics: what `statistics.log_ratio_quantile` returned.
+    clip_low: 1 or more for no lower bound of a token with |d| <= q.
+    clip_high: finite, because no factor makes an infinite bound smaller.
+    exponent: 2 in the paper.
+
+  Raises:
+    ValueError: there is no such statistic.
+  """
+  quantile = token_losses.statistic(inputs, 'log_ratio_quantile', 'sat')
+  log_ratios_BT = token_losses.log_ratios(inputs)
+  bounded_BT, _ = importance.bounded(jax.lax.stop_gradient(log_ratios_BT))
+  # With q = 0, the tokens beyond it have no scale, and keep their bounds.
+  is_far_BT = (jnp.abs(bounded_BT) > quantile) & (quantile > 0)
+  scaled_BT = jnp.abs(bounded_BT) / jnp.where(quantile > 0, quantile, 1.0)
+  kernel_BT = 1.0 / (1.0 + scaled_BT**exponent)
+  # Both bounds may have the factor: that on the other side of 1 never acts.
+  factors_BT = jnp.where(is_far_BT, kernel_BT, 1.0)
+  surrogate_BT, is_clipped_BT = token_losses.bounded_surrogate(
+    log_ratios_BT,
+    inputs.advantages[:, None],
+    lowest=1.0 - clip_low * factors_BT,
+    highest=1.0 + clip_high * factors_BT,
     max_ratio=jnp.inf,
   )
   return token_losses.of_advantages(inputs, -surrogate_BT, is_clipped_BT)

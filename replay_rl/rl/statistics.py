@@ -55,6 +55,36 @@ def second_moment_cutoff(
 
 
 @constants.checked
+def log_ratio_quantile(
+  inputs: base.LossInputs,
+  *,
+  quantile: Annotated[base.Scalar, constants.interval('(0, 1]')],
+) -> dict[str, base.Array]:
+  """Returns the size of a log ratio beyond which `losses.sat` is stricter.
+
+  SAT, https://arxiv.org/abs/2607.18722: the empirical quantile of |log r|. Here
+  it is the smallest |log r| of a token such that at least the share `quantile`
+  of all tokens has no larger one, without interpolation.
+
+  Args:
+    inputs: of the whole batch.
+    quantile: share of the tokens, 0.9 in the paper; 1 for the largest |log r|.
+
+  Returns:
+    `log_ratio_quantile`: `[]` float, nats; 0 if there is no token.
+  """
+  mask_BT = inputs.loss_mask
+  bounded_BT, _ = importance.bounded(token_losses.log_ratios(inputs))
+  # The tokens are sorted before what is no token.
+  sizes_N = jnp.sort(jnp.where(mask_BT, jnp.abs(bounded_BT), jnp.inf).ravel())
+  num_tokens = jnp.sum(mask_BT)
+  # A product that should be a whole number may be rounded up.
+  rank = jnp.ceil(quantile * num_tokens * (1.0 - 1e-6)).astype(jnp.int32)
+  size = sizes_N[rank - 1]
+  return {'log_ratio_quantile': jnp.where(num_tokens > 0, size, 0.0)}
+
+
+@constants.checked
 def balanced_clip_bounds(
   inputs: base.LossInputs,
   *,

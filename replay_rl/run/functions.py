@@ -177,7 +177,10 @@ def choose(
     'num_fresh': num_fresh,
   }
   offered['replay.compose']['num_fresh'] = num_fresh
-  offered['replay.weights'] = {'num_fresh': num_fresh}
+  offered['replay.weights'] = {
+    'num_fresh': num_fresh,
+    'group_size': config.sampler.group_size,
+  }
   for name in kinds:
     field, kind = KINDS[name]
     # The task in text has no function.

@@ -23,8 +23,8 @@ class UpdateFunctions(NamedTuple):
   normalizer_fn: the weight of each token.
   row_weight_fn: the factor of each row's loss; None for 1.
   optimizer: turns the gradient into a change of the weights.
-  gate: may refuse the update, end the reuse of the rollouts or scale the rate;
-    None accepts every update.
+  gate: may refuse the update, end the reuse of the rollouts, scale the rate or
+    change the gradient; None accepts every update.
   """
 
   logprobs_fn: microbatches.LogprobsFn
@@ -66,6 +66,7 @@ class _Rows(NamedTuple):
   loss_mask: base.Array
   age: base.Array
   prompt_id: base.Array
+  is_fresh: base.Array
   token_versions: base.Array | None
   reference_logprobs: base.Array | None
   proximal_logprobs: base.Array | None
@@ -93,7 +94,7 @@ def init(params: base.PyTree, functions: UpdateFunctions) -> base.LearnerState:
   return base.LearnerState(
     params=params,
     opt_state=functions.optimizer.init(params),
-    gate_state=functions.gate.init() if functions.gate else (),
+    gate_state=functions.gate.init(params) if functions.gate else (),
     step=zero,
     num_tried=zero,
     num_empty_in_a_row=zero,
@@ -175,6 +176,8 @@ def update(
     gate_state = _choose(is_empty, gate_state, judged)
     is_accepted, rate_scale = verdict.is_accepted, verdict.rate_scale
     ends_reuse = verdict.ends_reuse & ~is_empty
+    if verdict.gradients is not None:
+      gradients = verdict.gradients
   is_applied = is_accepted & ~is_empty
   changes, opt_state = functions.optimizer.update(
     gradients, state.opt_state, state.params
@@ -301,6 +304,7 @@ def _rows(
     loss_mask=mask_BT,
     age=step - rollouts.policy_version,
     prompt_id=rollouts.prompt_id,
+    is_fresh=batch.is_fresh,
     token_versions=rollouts.token_versions,
     reference_logprobs=rollouts.reference_logprobs,
     proximal_logprobs=None,

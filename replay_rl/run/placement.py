@@ -1,5 +1,7 @@
 """The meshes of a run, and the shardings of its arrays."""
 
+from collections.abc import Callable
+
 import jax
 import optax
 
@@ -8,6 +10,7 @@ from replay_rl.parallel import host_memory
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.replay import storage
 from replay_rl.run import config as config_lib
+from replay_rl.run import learner
 from replay_rl.run import state
 
 
@@ -35,20 +38,21 @@ def of_params(
 def of_run(
   run: state.RunState,
   param_axes: base.PyTree,
-  optimizer: optax.GradientTransformation,
+  update: learner.UpdateFunctions,
   mesh: jax.sharding.Mesh,
   *,
   buffer_memory: str,
 ) -> state.RunState:
   """Returns the sharding of each array of a run.
 
-  `mesh.RULES` splits the weights, the optimizer's arrays of the same shapes and
-  the rows of the buffer. Each device has the whole of all other arrays.
+  `mesh.RULES` splits the weights, what the optimizer and the gate keep of each
+  weight, and the rows of the buffer. Each device has the whole of all other
+  arrays.
 
   Args:
     run: arrays `[S, ...]` or `jax.ShapeDtypeStruct`s.
     param_axes: the logical axes of each weight, see `model.logical_axes`.
-    optimizer: its state is `run.learner.opt_state`.
+    update: the states of its optimizer and its gate are those of `run.learner`.
     mesh: the devices.
     buffer_memory: 'device' or 'pinned_host', see `host_memory.place`.
 
@@ -62,13 +66,15 @@ def of_run(
     return of_params(param_axes, mesh, num_leading_axes=num_leading_axes)
 
   shardings = jax.tree.map(lambda _: whole, run)
-  opt_state = optax.tree.map_params(
-    optimizer,
-    lambda _, sharding: sharding,
-    run.learner.opt_state,
-    split(1),
-    transform_non_params=lambda _: whole,
-  )
+
+  def of_state(
+    init: Callable[[base.PyTree], base.PyTree], state: base.PyTree
+  ) -> base.PyTree:
+    return optax.tree.map_params(
+      *(init, lambda _, sharding: sharding, state, split(1)),
+      transform_non_params=lambda _: whole,
+    )
+
   rows = jax.sharding.NamedSharding(mesh, mesh_lib.spec([None, 'slots']))
   rollouts = jax.tree.map(
     lambda leaf: (
@@ -77,7 +83,15 @@ def of_run(
     run.buffer.rollouts,
   )
   shardings = shardings._replace(
-    learner=shardings.learner._replace(params=split(1), opt_state=opt_state),
+    learner=shardings.learner._replace(
+      params=split(1),
+      opt_state=of_state(update.optimizer.init, run.learner.opt_state),
+      gate_state=(
+        of_state(update.gate.init, run.learner.gate_state)
+        if update.gate
+        else ()
+      ),
+    ),
     buffer=shardings.buffer._replace(rollouts=rollouts),
   )
   if run.reference_params is not None:

@@ -140,7 +140,7 @@ def _shardings(parts: state.Parts, settings: maker.Settings) -> state.RunState:
   return placement.of_run(
     state.shapes_of_run(parts, settings.num_seeds),
     model.logical_axes(parts.transformer),
-    parts.bind(parts.hyper).update.optimizer,
+    parts.bind(parts.hyper).update,
     settings.mesh,
     buffer_memory=settings.buffer_memory,
   )

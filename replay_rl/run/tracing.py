@@ -184,6 +184,7 @@ def loss_reads(parts: state.Parts) -> frozenset[str]:
       loss_mask=tokens > 0,
       age=rows.astype(jnp.int32),
       prompt_id=rows.astype(jnp.uint32),
+      is_fresh=rows > 0,
       token_versions=tokens.astype(jnp.int32) if parts.num_spans else None,
     )
 

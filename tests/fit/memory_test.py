@@ -105,6 +105,14 @@ class MemoryTest(parameterized.TestCase):
     self.assertNotIn('proximal weights', plain.programs['learner'])
     self.assertEqual(more.programs['learner']['proximal weights'], size)
 
+  def test_a_gradient_that_a_gate_keeps_has_the_size_of_the_weights(self):
+    config = tiny.config(
+      optimizer__gate='gradient_alignment(lower=0.1, upper=0.5)'
+    )
+    mesh = memory_lib.abstract_mesh({'data': 1, 'fsdp': 4, 'tensor': 2})
+    kept = memory_lib.memory(config, _parts(config), mesh).kept
+    self.assertEqual(kept['state of the gate'], kept['parameters'])
+
   def test_norms_of_rows_need_the_gradient_of_a_row(self):
     config = tiny.config(
       loss__policy='vcpo(max_ratio=2.0)',

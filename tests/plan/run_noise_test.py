@@ -55,20 +55,25 @@ def _rollouts(num_rows, shape):
 
 
 class RowGradientTest(parameterized.TestCase):
-  @parameterized.parameters('token_mean()', 'sequence_mean()')
-  def test_the_mean_over_rows_is_the_gradient_of_an_update(self, normalizer):
-    parts = tiny_run.experiment(loss__normalizer=normalizer).parts
+  @parameterized.parameters(
+    ('token_mean()', tiny.config().loss.policy),
+    # This loss has another part for rows that are not fresh.
+    ('sequence_mean()', 'exgrpo(clip_low=0.2, clip_high=0.2, beta=0.1)'),
+  )
+  def test_the_mean_over_rows_is_the_gradient_of_an_update(
+    self, normalizer, policy
+  ):
+    parts = tiny_run.experiment(
+      loss__normalizer=normalizer, loss__policy=policy
+    ).parts
     learner = tiny_run.started(parts, 0).learner
     functions = parts.bind(state.as_arrays(parts.hyper)).update
     rows = _rollouts(6, parts.shape)
     weights_nT = functions.normalizer_fn(jnp.asarray(rows.loss_mask)) * 6
+    is_fresh = jnp.arange(6) < 3
     gradients = jax.jit(
-      jax.vmap(
-        lambda row, weights: run_noise.row_gradient(
-          learner, functions, row, weights
-        )
-      )
-    )(rows, weights_nT)
+      jax.vmap(lambda *row: run_noise.row_gradient(learner, functions, *row))
+    )(rows, is_fresh, weights_nT)
 
     def judge(_, proposal):
       accepted = jnp.ones((), bool)
@@ -78,7 +83,7 @@ class RowGradientTest(parameterized.TestCase):
       jax.tree.map(jnp.asarray, rows),
       jnp.arange(6, dtype=jnp.int32),
       jnp.ones(6, bool),
-    )
+    )._replace(is_fresh=is_fresh)
     updated, outcome, _ = jax.jit(
       lambda learner: learner_lib.update(
         learner,
@@ -110,7 +115,9 @@ class RowGradientTest(parameterized.TestCase):
 
     chex.assert_trees_all_close(
       jax.jit(
-        lambda row: run_noise.row_gradient(learner, functions, row, weights_T)
+        lambda row: run_noise.row_gradient(
+          learner, functions, row, jnp.array(True), weights_T
+        )
       )(row),
       jax.jit(jax.grad(loss))(learner.params),
       rtol=1e-4,

@@ -132,6 +132,104 @@ class PassRateTest(parameterized.TestCase):
         rule(_with_prompts(), STEP, **constants)
 
 
+def _with_buckets():
+  """Eleven slots, the last one empty; rates 1/2, 1/2, 1/4, 0, 1 of prompts 5-9.
+
+  Prompt 4 has no entry, and prompt 6 no stored success.
+  """
+  prompt_id = [5, 5, 5, 6, 7, 7, 7, 8, 9, 4, 7]
+  state = buffers.filled(
+    11,
+    11,
+    prompt_id=prompt_id,
+    rewards=[1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1],
+    loss_mask=np.arange(3)
+    < np.array([3, 1, 3, 3, 2, 3, 2, 3, 3, 3, 3])[:, None],
+    # The sums are -3, -1.5, 0, 0, -2, -3, -1 and so on.
+    behavior_logprobs=np.array([-3, -1.5, 0, 0, -2, -3, -2, -1, -1, -1, 0])[
+      :, None
+    ]
+    * [1, 0, 0],
+  )
+  rewards = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [0] * 4, [1] * 4]
+  table = prompt_table.visit(
+    prompt_table.init(6),
+    jnp.arange(5, 10, dtype=jnp.uint32),
+    jnp.asarray(rewards, jnp.float32),
+    jnp.uint32(0),
+  )
+  return buffers.with_empty(state._replace(prompts=table), 10)
+
+
+OF_BUCKETS = functools.partial(
+  prompt_weights.confident_by_rate_bucket,
+  **{'center': 0.5, 'width': 0.25, 'group_size': 4},
+)
+
+
+class ConfidentByRateBucketTest(absltest.TestCase):
+  def test_by_hand(self):
+    weights_C = jax.jit(OF_BUCKETS)(_with_buckets(), STEP)
+    # The mean log-probs of prompt 5 are -1 and -1.5, and those of prompt 7 are
+    # -1, -1 and -1: the first of these that is correct is drawn.
+    expected = [1, 0, 0, 0, 0, DENSITY, 0, 0, 0, 0, 0]
+    np.testing.assert_allclose(weights_C, expected, rtol=1e-6)
+    self.assertEqual(weights_C.dtype, jnp.float32)
+
+  def test_the_prompts_of_a_bucket_share_its_density(self):
+    state = _with_buckets()
+    for rates, of_5, of_7, of_8, of_9 in (
+      # Prompts 5, 7 and 8 are in one bucket; prompt 6 has no success.
+      ([0.5, 0.5, 0.5, 0.5, 1.0], 1 / 3, 1 / 3, 1 / 3, 0.0),
+      # Rates of several groups: 0.45 counts as 2/4, and 0.9 as 4/4.
+      ([0.5, 0.5, 0.45, 0.9, 0.75], 0.5, 0.5 * np.exp(-0.02), 0, DENSITY),
+      # The first bucket and the last one; 0.3 counts as 1/4.
+      ([0.75, 0.5, 0.3, 0.0, 0.25], DENSITY, np.exp(-0.32) / 2, 0, DENSITY / 2),
+    ):
+      table = state.prompts._replace(
+        latest_rate=jnp.asarray([*rates, 0.5], jnp.float32)
+      )
+      weights_C = jax.jit(OF_BUCKETS)(state._replace(prompts=table), STEP)
+      expected = [of_5, 0, 0, 0, 0, of_7, 0, of_8, of_9, 0, 0]
+      np.testing.assert_allclose(weights_C, expected, rtol=1e-5)
+
+  def test_a_group_of_one_is_refused(self):
+    with self.assertRaisesRegex(ValueError, r'^group_size = 1: must be in \[2'):
+      OF_BUCKETS(_with_buckets(), STEP, group_size=1)
+
+
+class MinPassRateTest(absltest.TestCase):
+  def test_all_slots_wait_for_the_rate_of_the_latest_generation(self):
+    # Rates 1/2, 1/2, 1/4, 0 and 1 of generation 0.
+    state = _with_buckets()
+    rule = jax.jit(
+      lambda state, limit: prompt_weights.min_pass_rate(
+        state, STEP, limit=limit
+      )
+    )
+    for limit, expected in ((0.0, 1.0), (0.44, 1.0), (0.45, 1.0), (0.46, 0.0)):
+      np.testing.assert_array_equal(rule(state, limit), [expected] * 11)
+    # Of generation 1, which visits two of these prompts.
+    table = prompt_table.visit(
+      state.prompts,
+      jnp.asarray([9, 8], jnp.uint32),
+      jnp.asarray([[1, 0, 0, 0], [1, 1, 0, 0]], jnp.float32),
+      jnp.uint32(1),
+    )
+    state = state._replace(prompts=table, num_batches=jnp.uint32(2))
+    for limit, expected in ((0.37, 1.0), (0.375, 1.0), (0.38, 0.0)):
+      np.testing.assert_array_equal(rule(state, limit), [expected] * 11)
+    # A generation without an entry of a prompt has no rate.
+    state = state._replace(num_batches=jnp.uint32(3))
+    self.assertFalse(rule(state, 0.0).any())
+
+  def test_a_limit_out_of_range_is_refused(self):
+    with self.assertRaisesRegex(
+      ValueError, r'^limit = 1.1: must be in \[0, 1\]'
+    ):
+      prompt_weights.min_pass_rate(_with_buckets(), STEP, limit=1.1)
+
+
 class UnsolvedTest(absltest.TestCase):
   def test_rows_of_solved_prompts_alone_have_no_weight(self):
     state = _with_prompts()
@@ -147,6 +245,8 @@ class MissingTest(parameterized.TestCase):
     ('pass_rate', PASS_RATE),
     ('correct_by_pass_rate', OF_CORRECT),
     ('unsolved', prompt_weights.unsolved),
+    ('confident_by_rate_bucket', OF_BUCKETS),
+    ('min_pass_rate', functools.partial(prompt_weights.min_pass_rate, limit=0)),
   )
   def test_a_buffer_without_a_table_is_refused(self, name, rule):
     with self.assertRaisesWithLiteralMatch(

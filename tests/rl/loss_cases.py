@@ -16,6 +16,7 @@ PROMPT_ID = 7  # Of every row.
 REFERENCE, PROXIMAL = -1.5, -1.25  # Log-probs of all tokens.
 STATISTICS = {
   'second_moment_cutoff': 0.1,
+  'log_ratio_quantile': 0.5,
   'lowest_ratio': 0.8,
   'highest_ratio': 1.3,
   'optimal_baseline': 0.5,
@@ -35,6 +36,7 @@ def inputs_of(logprobs, behavior_logprobs, advantages, loss_mask, fields=None):
     loss_mask=loss_mask,
     age=jnp.full(loss_mask.shape[0], AGE, jnp.int32),
     prompt_id=jnp.full(loss_mask.shape[0], PROMPT_ID, jnp.uint32),
+    is_fresh=jnp.zeros(loss_mask.shape[0], bool),
     reference_logprobs=jnp.full_like(logprobs, REFERENCE),
     proximal_logprobs=jnp.full_like(logprobs, PROXIMAL),
     statistics={name: jnp.asarray(STATISTICS[name]) for name in STATISTICS},
@@ -63,6 +65,7 @@ LOSSES = {
   'cispo': of_arrays(losses.cispo, clip_low=0.2, clip_high=0.3),
   'topr': of_arrays(losses.topr),
   'bapo': of_arrays(losses.bapo),
+  'sat': of_arrays(losses.sat, clip_low=0.2, clip_high=0.3, exponent=2.0),
   'truncated_importance_sampling': of_arrays(
     corrections.truncated_importance_sampling, max_ratio=2.0
   ),
@@ -79,6 +82,9 @@ LOSSES = {
   ),
   'a3po': of_arrays(
     corrections.a3po, clip_low=0.2, clip_high=0.3, max_ratio=1.5
+  ),
+  'exgrpo': of_arrays(
+    corrections.exgrpo, clip_low=0.2, clip_high=0.3, beta=0.5
   ),
   'reference_kl': of_arrays(penalties.reference_kl, coefficient=0.5),
   'behavior_kl': of_arrays(penalties.behavior_kl, coefficient=0.5),

@@ -102,11 +102,15 @@ class ConstantsTest(parameterized.TestCase):
     (corrections.decoupled_ppo, {'max_ratio': 0}, 'max_ratio = 0'),
     (corrections.a3po, {'clip_low': -1}, 'clip_low = -1'),
     (corrections.a3po, {'max_ratio': '2'}, "max_ratio = '2'"),
+    (corrections.exgrpo, {'beta': 0.0}, 'beta = 0.0'),
     (penalties.behavior_kl, {'coefficient': -0.1}, 'coefficient = -0.1'),
     (penalties.reference_kl, {'coefficient': np.inf}, 'coefficient = inf'),
     (penalties.tba, {'beta': True}, 'beta = True'),
     (losses.cispo, {'clip_low': -1.0}, r'clip_low = -1.0'),
     (losses.cispo, {'clip_high': 'no'}, r"clip_high = 'no'"),
+    (losses.sat, {'clip_high': np.inf}, r'clip_high = inf'),
+    (losses.sat, {'clip_low': -0.1}, r'clip_low = -0.1'),
+    (losses.sat, {'exponent': 0}, r'exponent = 0'),
   )
   def test_constants_out_of_range_raise(self, loss_fn, constants, message):
     allowed = {
@@ -115,9 +119,11 @@ class ConstantsTest(parameterized.TestCase):
       ),
       losses.gspo: dict(clip_low=0.2, clip_high=0.2),
       losses.cispo: dict(clip_low=0.2, clip_high=0.2),
+      losses.sat: dict(clip_low=0.2, clip_high=0.2, exponent=2.0),
       corrections.decoupled_ppo: dict(
         clip_low=0.2, clip_high=0.2, max_ratio=2.0
       ),
+      corrections.exgrpo: dict(clip_low=0.2, clip_high=0.2, beta=0.1),
       corrections.a3po: dict(clip_low=0.2, clip_high=0.2, max_ratio=2.0),
     }.get(loss_fn, {})
     with self.assertRaisesRegex(ValueError, f'^{message}: must be '):
@@ -129,6 +135,7 @@ class ConstantsTest(parameterized.TestCase):
     (losses.clipped_surrogate, 0.2, 0.3, 3.0),
     (losses.gspo, 0.2, 0.3),
     (losses.cispo, 0.2, 0.3),
+    (losses.sat, 0.2, 0.3, 2.0),
     (corrections.truncated_importance_sampling, 2.0),
     (losses.asymre, -0.1),
     (corrections.sequence_truncated_importance_sampling, 2.0),
@@ -137,6 +144,7 @@ class ConstantsTest(parameterized.TestCase):
     (corrections.icepop, 0.8, 2.0),
     (corrections.decoupled_ppo, 0.2, 0.3, 1.5),
     (corrections.a3po, 0.2, 0.3, 1.5),
+    (corrections.exgrpo, 0.2, 0.3, 0.5),
     (penalties.reference_kl, 0.5),
     (penalties.behavior_kl, 0.5),
     (penalties.tba, 0.5),

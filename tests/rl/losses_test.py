@@ -261,6 +261,7 @@ class EveryLossTest(parameterized.TestCase):
     'cispo',
     'topr',
     'bapo',
+    'sat',
     'truncated_importance_sampling',
     'sequence_truncated_importance_sampling',
     'masked_importance_sampling',

@@ -32,6 +32,7 @@ def inputs_of(log_ratios, advantages, mask):
     loss_mask=np.asarray(mask, bool),
     age=np.zeros(len(advantages), np.int32),
     prompt_id=np.zeros(len(advantages), np.uint32),
+    is_fresh=np.ones(len(advantages), bool),
   )
 
 

@@ -12,6 +12,11 @@ class StatisticTest(parameterized.TestCase):
   @parameterized.parameters(
     (losses.m2po, 'second_moment_cutoff', {}),
     (losses.bapo, 'lowest_ratio', {}),
+    (
+      losses.sat,
+      'log_ratio_quantile',
+      {'clip_low': 0.2, 'clip_high': 0.2, 'exponent': 2.0},
+    ),
     (losses.bapo, 'highest_ratio', {}),
     (penalties.tba, 'mean_reference_log_ratio', {'beta': 0.5}),
     (penalties.tba, 'prompt_id', {'beta': 0.5}),

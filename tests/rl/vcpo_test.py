@@ -31,6 +31,7 @@ def _inputs(norms=NORMS):
     loss_mask=jnp.asarray(MASK),
     age=jnp.zeros(3, jnp.int32),
     prompt_id=jnp.zeros(3, jnp.uint32),
+    is_fresh=jnp.ones(3, bool),
     row_grad_norms=norms if norms is None else jnp.asarray(norms),
   )
 
@@ -58,6 +59,7 @@ class OptimalBaselineTest(parameterized.TestCase):
       loss_mask=jnp.ones(shape, bool),
       age=jnp.zeros(50, jnp.int32),
       prompt_id=jnp.zeros(50, jnp.uint32),
+      is_fresh=jnp.ones(50, bool),
       row_grad_norms=jnp.asarray(norms, jnp.float32),
     )
     weights = np.minimum(np.exp(log_ratios.sum(axis=1)), 2.0)

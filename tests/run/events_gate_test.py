@@ -33,7 +33,7 @@ def _ends_after_two(*, is_accepted: bool):
     )
     return verdict, state + 1
 
-  return base.Gate(init=lambda: jnp.int32(0), judge=judge)
+  return base.Gate(init=lambda _: jnp.int32(0), judge=judge)
 
 
 def _seven(batch, outcome):

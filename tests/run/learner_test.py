@@ -298,7 +298,7 @@ class UpdateTest(parameterized.TestCase):
         norm = optax.tree.norm(proposal.gradients)
         return verdict, (state[0] + proposal.num_updates_since_fresh, norm)
 
-      return base.Gate(lambda: (jnp.int32(5), jnp.float32(0)), judge)
+      return base.Gate(lambda _: (jnp.int32(5), jnp.float32(0)), judge)
 
     update = functools.partial(
       updates.update,

@@ -27,7 +27,7 @@ def _shardings(buffer_memory='device', **changes):
   shardings = placement.of_run(
     run,
     model.logical_axes(parts.transformer),
-    parts.bind(parts.hyper).update.optimizer,
+    parts.bind(parts.hyper).update,
     mesh,
     buffer_memory=buffer_memory,
   )
@@ -58,6 +58,12 @@ class PlacementTest(absltest.TestCase):
     self.assertEqual(adam.mu, learner.params)
     self.assertEqual(adam.nu, learner.params)
     self.assertEqual(adam.count, jax.P())
+
+  def test_a_gradient_that_a_gate_keeps_lives_with_the_weights(self):
+    learner = _specs(
+      optimizer__gate='gradient_alignment(lower=0.1, upper=0.5)'
+    ).learner
+    self.assertEqual(learner.gate_state, learner.params)
 
   def test_weights_that_were_published_have_one_more_axis_in_front(self):
     specs = _specs(sampler__weight_lag=2)

@@ -73,7 +73,7 @@ def _sharded_run(parts, mesh):
   shardings = placement.of_run(
     run,
     model.logical_axes(parts.transformer),
-    parts.bind(parts.hyper).update.optimizer,
+    parts.bind(parts.hyper).update,
     mesh,
     buffer_memory='device',
   )
