@@ -107,14 +107,21 @@ class MainTest(parameterized.TestCase):
 
   def test_a_mesh_may_leave_chips_unused(self):
     program = compilation.Program('init', None, None, None, 'no room', 1.0)
+    config = self.path / 'sampler.py'
+    config.write_text(
+      _TINY.replace(
+        'replay__batch_size=16,',
+        'replay__batch_size=16,\n'
+        "    mesh__sampler_shape={'data': -1, 'fsdp': 1, 'tensor': 1},",
+      )
+    )
     with mock.patch.object(
       compilation, 'programs', return_value=iter([program])
     ):
       status, out, _ = _main(
-        self.config,
+        f'--config={config}',
         '--topology=cpu:8',
         '--mesh={"data": 1, "fsdp": 2, "tensor": 1}',
-        '--config.mesh.sampler_shape={"data": -1, "fsdp": 1, "tensor": 1}',
       )
     self.assertEqual(status, 1)
     self.assertIn('data 1 x fsdp 2 x tensor 1: 2 of 8 chips are used\n', out)
