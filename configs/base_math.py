@@ -137,7 +137,7 @@ def on_policy(
     checkpoint=config_lib.Checkpoint(every=50, keep=2),
     mesh=config_lib.Mesh(
       shape={'data': 1, 'fsdp': 8, 'tensor': 1},
-      sampler_shape=None,
+      sampler_shape={'data': -1, 'fsdp': 1, 'tensor': 1},
       buffer_memory='device',
     ),
   )

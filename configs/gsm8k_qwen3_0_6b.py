@@ -41,4 +41,5 @@ def get_config(arm: str = 'reuse_2') -> config_lib.Config:
   config.optimizer.microbatch_rows = 16
   config.evaluation.num_prompts = 64
   config.mesh.shape = {'data': 1, 'fsdp': 1, 'tensor': 1}
+  config.mesh.sampler_shape = None
   return arms.chosen(config, arm, base_math.ARMS)

@@ -4,7 +4,8 @@
         --topology=v5e:4x4
 
 With `--smallest=v5e` instead, it searches for the smallest slice of a
-generation that the run fits.
+generation that the run fits, and chooses the meshes: that of the sampler does
+not split weights over fsdp, whatever `mesh.sampler_shape` says.
 
 It prints, for each program, the bytes on each chip, the FLOPs and what the
 chips exchange, as XLA's compiler for that chip lays the program out, and beside
@@ -39,7 +40,9 @@ from replay_rl.fit import fitting
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
 from replay_rl.fit import topology as topology_lib
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
+from replay_rl.run import placement
 
 _WIDTH = 150  # Columns of the tables, the same in a terminal and in a file.
 _LARGEST = 5  # Collectives of a program that are named.
@@ -89,6 +92,8 @@ def show(check: fitting.Check, console: rich.console.Console) -> None:
     f'{topology.name}, mesh {fitting.axes(check.mesh)}'
     + ('' if used == there else f': {used} of {there} chips are used')
   )
+  if check.sampler_mesh is not None:
+    console.print(f'generation on {fitting.axes(check.sampler_mesh)}')
   console.print(_memory_table(check))
   console.print(_collectives_table(check))
   for program in check.programs:
@@ -227,11 +232,6 @@ def _results() -> Iterator[fitting.Check | str]:
       'one of the two, not both'
     )
   config = _CONFIG.value
-  if config.mesh.sampler_shape is not None:
-    raise ValueError(
-      f'mesh.sampler_shape = {config.mesh.sampler_shape}: must be null, '
-      'because generation on its own mesh is several programs'
-    )
   memory = None if _MEMORY.value is None else 1e9 * _MEMORY.value
   mesh_shape = _MESH.value
   if memory is not None and not memory > 0:
@@ -242,9 +242,15 @@ def _results() -> Iterator[fitting.Check | str]:
     topology = topology_lib.make(_TOPOLOGY.value, memory=memory)
   experiment = build.experiment(config, build.planned_shape(config))
   if topology is not None:
-    mesh_shape = mesh_shape or config.mesh.shape
+    made = mesh_lib.make(
+      mesh_shape or config.mesh.shape, topology.devices, field='mesh'
+    )
+    shape = dict(made.shape)
+    sampler_shape = placement.sampler_shape(config, shape)
     yield fitting.check(
-      config, experiment, topology, mesh_shape, stops_early=False, say=_note
+      *(config, experiment, topology, shape, sampler_shape),
+      stops_early=False,
+      say=_note,
     )
   elif generation is not None:
     yield from fitting.smallest(

@@ -107,12 +107,25 @@ class MainTest(parameterized.TestCase):
 
   def test_a_mesh_may_leave_chips_unused(self):
     program = compilation.Program('init', None, None, None, 'no room', 1.0)
+    config = self.path / 'sampler.py'
+    config.write_text(
+      _TINY.replace(
+        'replay__batch_size=16,',
+        'replay__batch_size=16,\n'
+        "    mesh__sampler_shape={'data': -1, 'fsdp': 1, 'tensor': 1},",
+      )
+    )
     with mock.patch.object(
       compilation, 'programs', return_value=iter([program])
     ):
-      status, out, _ = _main(self.config, '--topology=cpu:8')
+      status, out, _ = _main(
+        f'--config={config}',
+        '--topology=cpu:8',
+        '--mesh={"data": 1, "fsdp": 2, "tensor": 1}',
+      )
     self.assertEqual(status, 1)
-    self.assertIn('data 1 x fsdp 1 x tensor 1: 1 of 8 chips are used', out)
+    self.assertIn('data 1 x fsdp 2 x tensor 1: 2 of 8 chips are used\n', out)
+    self.assertIn('generation on data 2 x fsdp 1 x tensor 1\n', out)
     self.assertIn('init does not compile: no room', out)
 
   def test_a_program_that_cannot_be_read_is_said(self):
@@ -144,7 +157,9 @@ class MainTest(parameterized.TestCase):
     chips = compile_check.topology_lib.Topology('v5e:2x2', 16e9, range(4))
     out = io.StringIO()
     compile_check.show(
-      fitting.Check(chips, {'data': 4}, {'generate': 2 * 10**9}, [program], []),
+      fitting.Check(
+        chips, {'data': 4}, None, {'generate': 2 * 10**9}, [program], []
+      ),
       rich.console.Console(file=out, width=150),
     )
     lines = [line.split() for line in out.getvalue().splitlines()]
@@ -168,8 +183,8 @@ class MainTest(parameterized.TestCase):
 
   def test_the_smallest_slice_is_named(self):
     topology = compile_check.topology_lib.Topology('v5e:2x2', 16e9, [])
-    no = fitting.Check(topology, {'data': 1}, {}, [], ['too large'])
-    yes = fitting.Check(topology, {'data': 2}, {}, [], [])
+    no = fitting.Check(topology, {'data': 1}, None, {}, [], ['too large'])
+    yes = fitting.Check(topology, {'data': 2}, None, {}, [], [])
     for actual, status, words in (
       (['skipped one', no, yes], 0, 'The smallest slice is v5e:2x2.'),
       ([no], 1, 'It fits no slice of v5e that is known.'),
@@ -204,9 +219,10 @@ class MainTest(parameterized.TestCase):
     (
       (
         '--topology=cpu:8',
-        '--config.mesh.sampler_shape={"data": 1, "fsdp": 1, "tensor": 1}',
+        _MESH,
+        '--config.mesh.sampler_shape={"data": 2, "fsdp": 1, "tensor": 2}',
       ),
-      'mesh.sampler_shape = .*: must be null',
+      'mesh.sampler_shape = .*: must use all 8 devices of mesh.shape',
     ),
     (('--topology=cpu:8', '--config.replay.capcity=3'), 'capcity'),
     (('--topology=cpu:8', 'more'), 'must be flags'),

@@ -18,14 +18,16 @@ check() {
 }
 
 four='{"data": 1, "fsdp": 4, "tensor": 1}'
+sampler='--config.mesh.sampler_shape={"data": 4, "fsdp": 1, "tensor": 1}'
 case "${1:-all}" in
   gsm8k_qwen3_0_6b | all)
-    check gsm8k_qwen3_0_6b gsm8k_qwen3_0_6b --topology=v5e:2x2 --mesh="$four"
+    check gsm8k_qwen3_0_6b gsm8k_qwen3_0_6b --topology=v5e:2x2 --mesh="$four" \
+      "$sampler"
     ;;&
   buffer_on_host | all)
     # Tokens and log-probabilities of 4 million rows: 43 GB.
     check buffer_on_host gsm8k_qwen3_0_6b --topology=v5e:2x2 --mesh="$four" \
-      --config.mesh.buffer_memory=pinned_host \
+      "$sampler" --config.mesh.buffer_memory=pinned_host \
       --config.replay.capacity=4194304 --config.evaluation.every=0
     ;;&
   math_qwen2_5_7b | all)

@@ -98,7 +98,7 @@ def times(
   Args:
     config: the run.
     parts: what was built from it.
-    mesh: the devices.
+    mesh: the devices that generate.
     device: each of them.
     updates_per_iteration: U.
     cache_bytes: KV cache of one seed on one device.

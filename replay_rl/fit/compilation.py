@@ -127,6 +127,7 @@ def programs(
   config: config_lib.Config,
   experiment: build.Experiment,
   mesh: jax.sharding.Mesh,
+  sampler_mesh: jax.sharding.Mesh | None = None,
 ) -> Iterator[Program]:
   """Yields each program of a run, in the order in which a run needs them.
 
@@ -137,6 +138,7 @@ def programs(
     config: the run.
     experiment: what was built from it.
     mesh: the devices.
+    sampler_mesh: another mesh of them, to generate on; None for `mesh`.
   """
   parts = experiment.parts
   task = None if config.text else build.task(config)
@@ -144,7 +146,7 @@ def programs(
   jitted = programs_lib.build(
     parts,
     task,
-    maker_lib.settings_of(config, mesh=mesh, sampler_mesh=None),
+    maker_lib.settings_of(config, mesh=mesh, sampler_mesh=sampler_mesh),
   ).jitted
   params = jax.eval_shape(parts.init_params_fn, jax.random.key(0))
   seeds = jax.ShapeDtypeStruct((config.num_seeds,), np.uint32)

@@ -28,6 +28,7 @@ class Check(NamedTuple):
 
   topology: the chips.
   mesh: sizes of the axes.
+  sampler_mesh: those of the mesh that generates; None for `mesh`.
   planned: bytes at the peak, by program, that `memory_lib.memory` expects.
   programs: as compiled.
   problems: reasons why the run does not fit, a line each.
@@ -35,6 +36,7 @@ class Check(NamedTuple):
 
   topology: topology_lib.Topology
   mesh: Mapping[str, int]
+  sampler_mesh: Mapping[str, int] | None
   planned: Mapping[str, int]
   programs: list[compilation.Program]
   problems: list[str]
@@ -45,6 +47,7 @@ def check(
   experiment: build.Experiment,
   topology: topology_lib.Topology,
   mesh_shape: Mapping[str, int],
+  sampler_shape: Mapping[str, int] | None,
   *,
   stops_early: bool,
   say: Callable[[str], None],
@@ -55,7 +58,8 @@ def check(
     config: the run.
     experiment: what was built from it.
     topology: the chips.
-    mesh_shape: sizes of the axes of `mesh.AXES`, at most one -1.
+    mesh_shape: sizes of the axes of `mesh.AXES`.
+    sampler_shape: of the mesh that generates; None for the same.
     stops_early: whether to stop after the first program that does not fit.
     say: called with a line for each program, once it is compiled.
 
@@ -63,10 +67,14 @@ def check(
     ValueError: a mesh that does not divide the run.
   """
   mesh = mesh_lib.make(mesh_shape, topology.devices, field='mesh')
-  shape = dict(mesh.shape)
-  planned = planned_peaks(config, experiment, shape)
-  result = Check(topology, shape, planned, [], [])
-  for program in compilation.programs(config, experiment, mesh):
+  shape, sampler_mesh = dict(mesh.shape), None
+  if sampler_shape is not None:
+    sampler_mesh = mesh_lib.make(
+      sampler_shape, mesh.devices.flatten().tolist(), 'mesh.sampler_shape'
+    )
+  planned = planned_peaks(config, experiment, shape, sampler_shape)
+  result = Check(topology, shape, sampler_shape, planned, [], [])
+  for program in compilation.programs(config, experiment, mesh, sampler_mesh):
     result.programs.append(program)
     say(
       f'{topology.name} {axes(shape)}: {program.name} took '
@@ -82,10 +90,14 @@ def planned_peaks(
   config: config_lib.Config,
   experiment: build.Experiment,
   mesh_shape: Mapping[str, int],
+  sampler_shape: Mapping[str, int] | None,
 ) -> dict[str, int]:
   """Returns the bytes that `memory.memory` expects, by name of a program."""
   memory = memory_lib.memory(
-    config, experiment.parts, memory_lib.abstract_mesh(mesh_shape)
+    config,
+    experiment.parts,
+    memory_lib.abstract_mesh(mesh_shape),
+    None if sampler_shape is None else memory_lib.abstract_mesh(sampler_shape),
   )
   kept = sum(memory.kept.values())
   terms = {
@@ -109,6 +121,8 @@ def smallest(
 ) -> Iterator[Check | str]:
   """Yields what was tried, until a slice fits.
 
+  The sampler has the mesh of `mesh.joined`, so that no token collects weights.
+
   Args:
     config: the run.
     experiment: what was built from it.
@@ -130,7 +144,7 @@ def smallest(
       try:
         made = mesh_lib.make(shape, topology.devices, field='mesh')
         shape = dict(made.shape)
-        planned = planned_peaks(config, experiment, shape)
+        planned = planned_peaks(config, experiment, shape, _to_sample_on(shape))
       except ValueError as error:
         yield f'{name} {axes(shape)}: {error}'
         continue
@@ -144,11 +158,18 @@ def smallest(
       candidates.append((max(planned.values()), shape))
     for _, shape in sorted(candidates, key=lambda candidate: candidate[0]):
       result = check(
-        config, experiment, topology, shape, stops_early=True, say=say
+        *(config, experiment, topology, shape, _to_sample_on(shape)),
+        stops_early=True,
+        say=say,
       )
       yield result
       if not result.problems:
         return
+
+
+def _to_sample_on(mesh_shape: Mapping[str, int]) -> dict[str, int] | None:
+  """Returns the mesh to generate on; None for the same, without `fsdp`."""
+  return None if mesh_shape['fsdp'] == 1 else mesh_lib.joined(mesh_shape)
 
 
 def as_json(result: Check) -> dict[str, Any]:
@@ -157,6 +178,7 @@ def as_json(result: Check) -> dict[str, Any]:
     'topology': result.topology.name,
     'memory': result.topology.memory,
     'mesh': dict(result.mesh),
+    'sampler_mesh': result.sampler_mesh and dict(result.sampler_mesh),
     'num_chips': len(result.topology.devices),
     'fits': not result.problems,
     'problems': result.problems,

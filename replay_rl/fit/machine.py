@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 
+from replay_rl.fit import advice
 from replay_rl.fit import memory as memory_lib
 from replay_rl.parallel import host_memory
 from replay_rl.run import config as config_lib
@@ -61,7 +62,7 @@ def check(
       f'memory = {_gigabytes(demand.needed)} GB: must be at most '
       f'{_gigabytes(demand.there)} GB, {demand.where}; the largest term is '
       f'{term!r} with {_gigabytes(demand.terms[term])} GB; what helps: '
-      f'{memory_lib.ADVICE[term]}'
+      f'{advice.ADVICE[term]}'
     )
     if not allow_memory:
       raise ValueError(f'{message}; --allow_memory starts the run all the same')

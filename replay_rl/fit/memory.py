@@ -8,6 +8,7 @@ rows, heads and vocabulary of one device.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,48 +23,6 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import microbatches
 from replay_rl.run import placement
 from replay_rl.run import state
-
-# Term -> what makes it smaller.
-ADVICE = {
-  'parameters': 'more fsdp or tensor',
-  'optimizer state': 'more fsdp or tensor',
-  'verifier': 'a smaller text.num_workers',
-  'published weights': 'a smaller sampler.weight_lag, more fsdp or tensor',
-  'reference weights': 'more fsdp or tensor',
-  'replay buffer': 'a smaller replay.capacity, more data or fsdp',
-  'state of the gate': 'another optimizer.gate, more fsdp or tensor',
-  'copy of the run': 'more fsdp or tensor, or a smaller replay.capacity',
-  'gradients': 'more fsdp or tensor',
-  'proximal weights': 'more fsdp or tensor',
-  'gradient of a row': 'more fsdp or tensor',
-  'histograms of updates': (
-    'a smaller replay.updates_per_iteration or logging.histogram_bins'
-  ),
-  'kept for the backward pass': (
-    'optimizer.remat, a smaller optimizer.microbatch_rows, more data or fsdp'
-  ),
-  'learner working set': (
-    'optimizer.logits_chunk, a smaller optimizer.microbatch_rows, more data '
-    'or fsdp'
-  ),
-  'KV cache': (
-    'a smaller sampler.num_slots, fewer rollouts at once (sampler, '
-    'evaluation), shorter responses, more data or fsdp'
-  ),
-  'KV cache of prompts': (
-    'fewer prompts (sampler, evaluation), shorter prompts, more data or fsdp'
-  ),
-  'prompts and responses': (
-    'fewer rollouts at once (sampler, evaluation), shorter prompts and '
-    'responses, more data or fsdp'
-  ),
-  'sampler working set': (
-    'fewer rollouts at once (sampler, evaluation), shorter prompts, more data '
-    'or fsdp'
-  ),
-  'copies of weights': 'more tensor',
-  'copy of published weights': 'more fsdp or tensor',
-}
 
 # Field of a transformer -> logical axis. Weights are gathered along 'embed'
 # before they are used, so that a device computes on the whole width.
@@ -140,6 +99,7 @@ def memory(
   config: config_lib.Config,
   parts: state.Parts,
   mesh: jax.sharding.AbstractMesh,
+  sampler_mesh: jax.sharding.AbstractMesh | None = None,
 ) -> Memory:
   """Returns the memory that a run needs on each device.
 
@@ -147,9 +107,10 @@ def memory(
     config: the run.
     parts: what was built from it.
     mesh: the devices.
+    sampler_mesh: the devices that generate; None for `mesh`.
 
   Raises:
-    ValueError: the mesh does not divide the weights, the rows or the heads.
+    ValueError: a mesh does not divide the weights, the rows or the heads.
   """
   run = state.shapes_of_run(parts, config.num_seeds)
   share = share_of_device(parts.transformer, mesh)
@@ -158,10 +119,9 @@ def memory(
   is_summed = parts.num_microbatches > 1 or parts.packed is not None
   gradients = untied // config.num_seeds * (1 + is_summed)
   gradients *= 1 + parts.age_grad_norms  # That of one bucket of ages.
-  programs = {
-    name: working_memory.sampling(share, parts.shape, rows)
-    for name, rows in _sampled_rows(config, parts, mesh).items()
-  }
+  programs = _sampling(
+    config, parts, mesh, sampler_mesh, working_memory.sampling
+  )
   if parts.num_publications:
     programs['sampler']['copy of published weights'] = (
       kept['parameters'] // config.num_seeds
@@ -206,12 +166,9 @@ def least(
   """
   run = state.shapes_of_run(parts, config.num_seeds)
   kept, on_host, _ = _kept(run, parts, mesh, config.mesh.buffer_memory)
-  generates = mesh if sampler_mesh is None else sampler_mesh
-  share = share_of_device(parts.transformer, generates)
-  programs = {
-    name: working_memory.held_by_sampling(share, parts.shape, rows)
-    for name, rows in _sampled_rows(config, parts, generates).items()
-  }
+  programs = _sampling(
+    config, parts, mesh, sampler_mesh, working_memory.held_by_sampling
+  )
   programs['learner'] = {
     # All of them at once, because their global norm is clipped.
     'gradients': kept['parameters'] // config.num_seeds,
@@ -298,6 +255,36 @@ def _kept(
     model.untie(tree) for tree in (run.learner.params, shardings.learner.params)
   )
   return kept, size(run.buffer, shardings.buffer, True), size(*untied)
+
+
+def _sampling(
+  config: config_lib.Config,
+  parts: state.Parts,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+  sampler_mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None,
+  needs_fn: Callable[..., dict[str, int]],
+) -> dict[str, dict[str, int]]:
+  """Returns what each program that generates needs beside the run.
+
+  `needs_fn` takes the transformer, the shape and the rows of one device.
+  """
+  generates = mesh if sampler_mesh is None else sampler_mesh
+  share = share_of_device(parts.transformer, generates)
+  programs = {
+    name: needs_fn(share, parts.shape, rows)
+    for name, rows in _sampled_rows(config, parts, generates).items()
+  }
+  weights = working_memory.weights_to_sample_with(
+    parts.transformer, mesh, generates
+  )
+  if not weights:
+    return programs
+  for name, terms in programs.items():
+    # With spans all publications move there, and each span takes one of them.
+    is_of_all = name == 'sampler' and parts.num_spans and sampler_mesh
+    num_sets = parts.num_publications if is_of_all else 1
+    terms['weights to sample with'] = num_sets * weights
+  return programs
 
 
 def _sampled_rows(

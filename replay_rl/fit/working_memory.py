@@ -28,6 +28,7 @@ from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
+from replay_rl.run import placement
 from replay_rl.run import state
 from replay_rl.tasks import task as task_lib
 
@@ -101,12 +102,51 @@ def activations(
   }
 
 
+def weights_to_sample_with(
+  transformer: architecture.TransformerConfig,
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+  sampler_mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+) -> int:
+  """Returns the bytes of the weights that generation makes from the learner's.
+
+  These are the weights of another type, see `model.rounded`, and those of which
+  a device of the sampler has another part.
+
+  Args:
+    transformer: the whole one.
+    mesh: the devices of the learner.
+    sampler_mesh: the devices that generate.
+  """
+  _, params = _init(transformer)
+  rounded = jax.eval_shape(
+    functools.partial(model.rounded, transformer), params
+  )
+
+  def parts(params, mesh):
+    """Returns type and shape of what a device has of each weight."""
+    places = placement.of_params(model.logical_axes(transformer), mesh)
+    return [
+      (leaf.dtype, place.shard_shape(leaf.shape))
+      for leaf, place in zip(
+        *map(jax.tree.leaves, (params, places)), strict=True
+      )
+    ]
+
+  return sum(
+    math.prod(shape) * dtype.itemsize
+    for (dtype, shape), learned in zip(
+      parts(rounded, sampler_mesh), parts(params, mesh), strict=True
+    )
+    if (dtype, shape) != learned
+  )
+
+
 def sampling(
   transformer: architecture.TransformerConfig,
   shape: task_lib.Shape,
   rows: SampledRows,
 ) -> dict[str, int]:
-  """Returns the bytes that generation needs.
+  """Returns the bytes that generation needs beside `weights_to_sample_with`.
 
   Args:
     transformer: what one device computes.
@@ -114,6 +154,7 @@ def sampling(
     rows: of one device.
   """
   graphdef, params = _init(transformer)
+  params = jax.eval_shape(functools.partial(model.rounded, transformer), params)
 
   def trace(factor):
     responses, prompts, slots = (factor * number for number in rows)

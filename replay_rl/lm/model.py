@@ -22,6 +22,12 @@ from replay_rl.lm import packing
 from replay_rl.lm import rope
 
 _OUTPUT = 'output_projection'  # The leaf that `untie` adds.
+# The leaves that are only read in the compute dtype, by `layers.matmul` and
+# `layers.look_up`. Norms and biases are read in float32.
+_MATRICES = frozenset(
+  ('embedding', 'unembedding', _OUTPUT)
+  + ('query', 'key_value', 'output', 'gate_up', 'down')
+)
 
 
 class Transformer(nnx.Module):
@@ -128,6 +134,28 @@ def unstack(params: base.PyTree) -> base.PyTree:
     jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(num_layers)
   ]
   return {**params, 'layers': per_layer}
+
+
+def rounded(
+  config: architecture.TransformerConfig, params: base.PyTree
+) -> base.PyTree:
+  """Returns the parameters with all matrices in the compute dtype.
+
+  The model rounds a matrix wherever it reads it, so that its results are the
+  same, bit for bit. A caller that loops over the model rounds once, before the
+  loop. Gradients need the parameters themselves.
+
+  Args:
+    config: of the model.
+    params: from `init`, with any leading axes, or `unstack` of it.
+  """
+  dtype = jnp.dtype(config.compute_dtype)
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: (
+      leaf.astype(dtype) if path[-1].key in _MATRICES else leaf
+    ),
+    params,
+  )
 
 
 def untie(params: base.PyTree) -> base.PyTree:

@@ -163,8 +163,8 @@ def _generate(
   chex.assert_equal_shape_prefix([prompts.tokens, prompts.lengths], 1)
   B = rollout_id.shape[0]
   P, L = prompts.tokens.shape
-  weights = _weights(params, spans)
-  config = model.config_of(graphdef, weights(0))
+  config = model.config_of(graphdef, params)
+  weights = _weights(config, params, spans)
   _check_arguments(
     config,
     prompt_columns=L,
@@ -298,13 +298,20 @@ def _in_lock_step(
 
 
 def _weights(
-  params: base.PyTree, spans: Spans | None
+  config: architecture.TransformerConfig,
+  params: base.PyTree,
+  spans: Spans | None,
 ) -> Callable[[base.Array | int], base.PyTree]:
   """Returns the function that gives the weights of a span."""
+
+  def prepared(params):
+    # Before any loop over tokens, and once for each span.
+    return model.unstack(model.rounded(config, params))
+
   if spans is None:
-    whole = model.unstack(params)
+    whole = prepared(params)
     return lambda span: whole
-  return lambda span: model.unstack(
+  return lambda span: prepared(
     jax.tree.map(lambda leaf: leaf[spans.slots[span]], params)
   )
 

@@ -47,33 +47,61 @@ def make(
     ValueError: other axes, sizes that are not positive, or too few devices.
   """
   devices = jax.devices() if devices is None else devices
+  full = sizes(shape, len(devices), field)
+  needed = math.prod(full.values())
+  return jax.sharding.Mesh(
+    np.array(devices[:needed]).reshape(tuple(full.values())),
+    AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
+  )
+
+
+def sizes(
+  shape: Mapping[str, int], num_devices: int, field: str
+) -> dict[str, int]:
+  """Returns the size of each axis of a mesh, in the order of `AXES`.
+
+  Args:
+    shape: see `make`.
+    num_devices: that there are.
+    field: name of the shape, for messages.
+
+  Raises:
+    ValueError: as `make`.
+  """
   if set(shape) != set(AXES):
     raise ValueError(f'{field} = {dict(shape)}: must name the axes {AXES}')
-  sizes = [shape[axis] for axis in AXES]
-  if sizes.count(-1) > 1 or not all(
-    type(size) is int and (size > 0 or size == -1) for size in sizes
+  full = {axis: shape[axis] for axis in AXES}
+  if list(full.values()).count(-1) > 1 or not all(
+    type(size) is int and (size > 0 or size == -1) for size in full.values()
   ):
     raise ValueError(
       f'{field} = {dict(shape)}: must have positive sizes, and at most one -1'
     )
-  given = math.prod(size for size in sizes if size != -1)
-  if -1 in sizes:
-    if len(devices) % given:
-      raise ValueError(
-        f'{field} = {dict(shape)}: must have a product that divides the '
-        f'{len(devices)} devices, not {given}'
-      )
-    sizes[sizes.index(-1)] = len(devices) // given
-  needed = math.prod(sizes)
-  if needed > len(devices):
+  given = math.prod(size for size in full.values() if size != -1)
+  for axis, size in full.items():
+    if size == -1:
+      if num_devices % given:
+        raise ValueError(
+          f'{field} = {dict(shape)}: must have a product that divides the '
+          f'{num_devices} devices, not {given}'
+        )
+      full[axis] = num_devices // given
+  if math.prod(full.values()) > num_devices:
     raise ValueError(
-      f'{field} = {dict(shape)}: must use at most {len(devices)} devices'
+      f'{field} = {dict(shape)}: must use at most {num_devices} devices'
     )
-  return jax.sharding.Mesh(
-    np.array(devices[:needed]).reshape(sizes),
-    AXES,
-    axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
-  )
+  return full
+
+
+def joined(shape: Mapping[str, int]) -> dict[str, int]:
+  """Returns the mesh of the same devices whose `fsdp` is a part of `data`.
+
+  Each device keeps its rows and its share of `tensor`, and has all that `fsdp`
+  splits. If a sampler uses it, weights are collected, and nothing else moves.
+  """
+  data = shape['data'] * shape['fsdp']
+  return {'data': data, 'fsdp': 1, 'tensor': shape['tensor']}
 
 
 def num_parts(

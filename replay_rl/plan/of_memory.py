@@ -24,12 +24,16 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from replay_rl import overrides
+from replay_rl.fit import advice
 from replay_rl.fit import bounds
 from replay_rl.fit import chips
+from replay_rl.fit import fitting
 from replay_rl.fit import memory as memory_lib
 from replay_rl.lm import architecture
+from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from replay_rl.run import placement
 from replay_rl.run import schedule
 
 # Of a device's memory; the runtime and fragments take the rest.
@@ -65,20 +69,25 @@ class Plan:
   Attributes:
     device: name of the device.
     mesh: sizes of the axes.
+    sampler_mesh: those of the mesh that generates; None for `mesh`.
     num_params: of the model.
     limit: bytes of a device that can be used.
     memory: bytes on each device.
     times: seconds per iteration, lower bounds.
     replay: what an iteration generates and learns from.
+    total_if_joined: bytes on each device at the peak if generation had the mesh
+      of `mesh.joined`; None if no token collects weights.
   """
 
   device: str
   mesh: Mapping[str, int]
+  sampler_mesh: Mapping[str, int] | None
   num_params: int
   limit: float
   memory: memory_lib.Memory
   times: bounds.LowerBounds
   replay: bounds.ReplayCounts
+  total_if_joined: int | None
 
   @property
   def fits(self) -> bool:
@@ -107,18 +116,30 @@ def plan(
   updates_per_iteration = schedule.mean_updates(
     experiment.schedule, min(config.num_iterations, schedule.MAX_CYCLES)
   )
-  memory = memory_lib.memory(config, parts, abstract_mesh)
+  sampler_shape = placement.sampler_shape(config, mesh)
+  sampler_mesh = (
+    None if sampler_shape is None else memory_lib.abstract_mesh(sampler_shape)
+  )
+  memory = memory_lib.memory(config, parts, abstract_mesh, sampler_mesh)
+  generates = sampler_mesh or abstract_mesh
+  total_if_joined = None
+  if generates.shape['fsdp'] > 1:
+    joined = memory_lib.abstract_mesh(mesh_lib.joined(mesh))
+    total_if_joined = memory_lib.memory(
+      config, parts, abstract_mesh, joined
+    ).total
   seeds_at_once = config.num_seeds if config.vmap_seeds else 1
   return Plan(
     device=device,
     mesh=dict(mesh),
+    sampler_mesh=sampler_shape,
     num_params=architecture.num_params(parts.transformer),
     limit=USABLE * chip.memory,
     memory=memory,
     times=bounds.times(
       config,
       parts,
-      abstract_mesh,
+      generates,
       chip,
       updates_per_iteration=updates_per_iteration,
       cache_bytes=memory.programs['sampler']['KV cache'] // seeds_at_once,
@@ -128,6 +149,7 @@ def plan(
       updates_per_iteration=updates_per_iteration,
       mu=config.mu,
     ),
+    total_if_joined=total_if_joined,
   )
 
 
@@ -136,6 +158,8 @@ def as_json(needs: Plan) -> dict[str, Any]:
   return {
     'device': needs.device,
     'mesh': needs.mesh,
+    'sampler_mesh': needs.sampler_mesh,
+    'total_if_joined': needs.total_if_joined,
     'num_params': needs.num_params,
     'fits': needs.fits,
     'limit': needs.limit,
@@ -154,7 +178,9 @@ def as_json(needs: Plan) -> dict[str, Any]:
 def table(needs: Plan) -> rich.table.Table:
   """Returns the memory of a plan, a line for each term."""
   memory, largest = needs.memory, needs.memory.largest_program
-  mesh = ' x '.join(f'{axis} {size}' for axis, size in needs.mesh.items())
+  mesh = fitting.axes(needs.mesh)
+  if needs.sampler_mesh is not None:
+    mesh += f', generation on {fitting.axes(needs.sampler_mesh)}'
   grid = rich.table.Table(
     title=f'GB on each {needs.device} of a mesh {mesh}; '
     f'{needs.num_params / 1e9:.3f} G parameters',
@@ -193,6 +219,15 @@ def sentences(needs: Plan) -> list[str]:
     f'Replay ratio {replay.replay_ratio:.3g}; {replay.cost_units:.5g} cost '
     f'units; the buffer holds {replay.buffer_iterations:.3g} iterations.',
   ]
+  if needs.total_if_joined is not None:
+    joined = json.dumps(mesh_lib.joined(needs.mesh))
+    fits = needs.total_if_joined <= needs.limit
+    lines.append(
+      'The sampler collects the weights that fsdp splits for every token. With '
+      f'mesh.sampler_shape = {joined} it would collect them once a generation, '
+      f'and the peak would be {_gigabytes(needs.total_if_joined)} GB'
+      + ('.' if fits else ', too much: mesh.shape needs more tensor.')
+    )
   term = needs.memory.largest_term
   if needs.fits:
     return [*lines, 'It fits.']
@@ -200,7 +235,7 @@ def sentences(needs: Plan) -> list[str]:
     *lines,
     f'It does not fit: {_gigabytes(needs.memory.total)} GB of '
     f'{_gigabytes(needs.limit)}. The largest term is {term!r}. What helps: '
-    f'{memory_lib.ADVICE[term]}.',
+    f'{advice.ADVICE[term]}.',
   ]
 
 

@@ -170,7 +170,7 @@ class Maker(NamedTuple):
     generate = self._on_sampler_mesh(
       functools.partial(generation_lib.generate, parts=parts),
       out_shardings=rows,
-      num_leading_axes=2 if parts.num_spans else 1,
+      num_leading_axes=1 if parts.num_spans else 0,
     )
     fresh = base.Batch(rows, rows, rows, rows, rows, num_eligible=whole)  # pyright: ignore
     remember = self.program(
@@ -264,7 +264,7 @@ class Maker(NamedTuple):
         num_samples=self.settings.num_eval_samples,
       ),
       out_shardings=self.whole,
-      num_leading_axes=1,
+      num_leading_axes=0,
     )
     if isinstance(task, task_lib.Task):
       draw, judge = (
@@ -307,28 +307,32 @@ class Maker(NamedTuple):
 
     A learner splits its weights over `fsdp` to save memory. A sampler reads all
     weights for every token, so it splits them over `tensor` or not at all. If
-    the sampler has its own mesh, the weights are copied there before each call,
-    and the results are copied back.
+    the sampler has its own mesh, the program first rounds the weights and moves
+    them there, once for all tokens.
+
+    Args:
+      function: of the policy and the prompts of one seed.
+      out_shardings: of its results, on the mesh of the run.
+      num_leading_axes: of the weights of one seed, see `placement.of_params`.
     """
     mesh = self.settings.sampler_mesh
     if mesh is None:
       return self.program(function, out_shardings)
-    program = jax.jit(
-      functools.partial(over_seeds, self.settings.vmap_seeds, function)
+    transformer = self.parts.transformer
+    weights = placement.of_params(
+      model.logical_axes(transformer), mesh, num_leading_axes=num_leading_axes
     )
     whole = mesh_lib.whole(mesh)
-    weights = placement.of_params(
-      model.logical_axes(self.parts.transformer),
-      mesh,
-      num_leading_axes=num_leading_axes,
-    )
 
-    def call(policy, prompts):
-      places = jax.tree.map(lambda _: whole, policy)._replace(params=weights)
-      policy = jax.device_put(policy, places)
-      prompts = jax.device_put(prompts, whole)
-      with jax.set_mesh(mesh):
-        result = program(policy, prompts)
-      return jax.device_put(result, out_shardings)
+    @functools.wraps(getattr(function, 'func', function))
+    def there(policy, prompts):
+      with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        places = jax.tree.map(lambda _: whole, policy)._replace(params=weights)
+        params = model.rounded(transformer, policy.params)
+        policy, prompts = jax.lax.with_sharding_constraint(
+          (policy._replace(params=params), prompts),
+          (places, jax.tree.map(lambda _: whole, prompts)),
+        )
+        return function(policy, prompts)
 
-    return call
+    return self.program(there, out_shardings)

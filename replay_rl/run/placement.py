@@ -1,6 +1,8 @@
 """The meshes of a run, and the shardings of its arrays."""
 
+import math
 from collections.abc import Callable
+from collections.abc import Mapping
 
 import jax
 import optax
@@ -114,17 +116,36 @@ def meshes_of_run(
     ValueError: a shape does not fit the devices, or does not divide the arrays.
   """
   mesh, sampler_mesh = mesh_lib.make(config.mesh.shape), None
-  shape = config.mesh.sampler_shape
+  shape = sampler_shape(config, mesh.shape)
   if shape is not None:
-    devices = mesh.devices.flatten().tolist()
-    sampler_mesh = mesh_lib.make(shape, devices, field='mesh.sampler_shape')
-    if sampler_mesh.size != mesh.size:
-      raise ValueError(
-        f'mesh.sampler_shape = {dict(shape)}: must use all {mesh.size} devices '
-        f'of mesh.shape = {dict(mesh.shape)}'
-      )
+    sampler_mesh = mesh_lib.make(shape, mesh.devices.flatten().tolist())
   check_meshes(config, parts, mesh, sampler_mesh)
   return mesh, sampler_mesh
+
+
+def sampler_shape(
+  config: config_lib.Config, mesh_shape: Mapping[str, int]
+) -> dict[str, int] | None:
+  """Returns the sizes of `mesh.sampler_shape`, without -1; None if it is None.
+
+  Args:
+    config: the run.
+    mesh_shape: sizes of the mesh of the run.
+
+  Raises:
+    ValueError: it does not use the devices of that mesh.
+  """
+  shape, name = config.mesh.sampler_shape, 'mesh.sampler_shape'
+  if shape is None:
+    return None
+  num_devices = math.prod(mesh_shape.values())
+  sizes = mesh_lib.sizes(shape, num_devices, name)
+  if math.prod(sizes.values()) != num_devices:
+    raise ValueError(
+      f'{name} = {dict(shape)}: must use all {num_devices} devices of '
+      f'mesh.shape = {dict(mesh_shape)}'
+    )
+  return sizes
 
 
 def check_meshes(

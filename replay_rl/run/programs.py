@@ -37,7 +37,7 @@ class Programs(NamedTuple):
     if the events are not timed.
   jitted: the compiled functions that the first four call, by name: 'init',
     'samples', 'evaluate', and either 'cycle' or 'generate', 'remember' and
-    'learn'. Without a mesh for the sampler, each can be lowered alone.
+    'learn'.
   """
 
   init: Callable[[base.PyTree, base.Array, state.Hyper], state.RunState]

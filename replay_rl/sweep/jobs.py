@@ -153,19 +153,19 @@ def _cells(
 
 
 def _num_devices(config: config_lib.Config) -> int:
-  """Returns the devices of the meshes of a run.
+  """Returns the devices of the mesh of a run.
 
   Raises:
-    ValueError: a mesh takes all devices, whose number only the job knows.
+    ValueError: it takes all devices, whose number only the job knows.
   """
-  shapes = [config.mesh.shape, config.mesh.sampler_shape]
-  for shape in shapes:
-    if shape is not None and -1 in shape.values():
-      raise ValueError(
-        f'mesh.shape = {dict(shape)}: must have no -1 in a job, which asks for '
-        'the devices of the mesh'
-      )
-  return max(math.prod(x.values()) for x in shapes if x is not None)
+  shape = config.mesh.shape
+  if -1 in shape.values():
+    raise ValueError(
+      f'mesh.shape = {dict(shape)}: must have no -1 in a job, which asks for '
+      'the devices of the mesh'
+    )
+  # The mesh of the sampler has the same devices.
+  return math.prod(shape.values())
 
 
 def _refusal(one: planning.PlannedCell, devices: int, allowed: str) -> str:

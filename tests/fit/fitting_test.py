@@ -56,14 +56,17 @@ class FittingTest(parameterized.TestCase):
     )
     cls.experiment = _experiment(cls.config)
 
-  def _check(self, *programs, memory=100.0, stops_early=False):
+  def _check(
+    self, *programs, memory=100.0, stops_early=False, sampler_shape=None
+  ):
     said = []
     with _compiling(*programs):
       actual = fitting.check(
         self.config,
         self.experiment,
         topology.make('cpu:8', memory=memory),
-        {'data': 2, 'fsdp': -1, 'tensor': 1},
+        {'data': 2, 'fsdp': 4, 'tensor': 1},
+        sampler_shape,
         stops_early=stops_early,
         say=said.append,
       )
@@ -73,6 +76,7 @@ class FittingTest(parameterized.TestCase):
     actual, said = self._check(_program('init', 3), _program(peak=100))
     self.assertEqual(actual.problems, [])
     self.assertEqual(actual.mesh, {'data': 2, 'fsdp': 4, 'tensor': 1})
+    self.assertIsNone(actual.sampler_mesh)
     self.assertEqual(
       said[1], 'cpu:8 data 2 x fsdp 4 x tensor 1: cycle took 1 s'
     )
@@ -100,7 +104,9 @@ class FittingTest(parameterized.TestCase):
 
   def test_a_mesh_that_does_not_divide_the_run_is_refused(self):
     with self.assertRaisesRegex(ValueError, '= 8 equal parts'):
-      fitting.planned_peaks(self.config, self.experiment, _ONE | {'tensor': 8})
+      fitting.planned_peaks(
+        self.config, self.experiment, _ONE | {'tensor': 8}, None
+      )
 
   def test_the_plan_of_a_program_is_all_that_is_kept_and_its_own(self):
     memory = memory_lib.memory(
@@ -109,7 +115,7 @@ class FittingTest(parameterized.TestCase):
     kept = sum(memory.kept.values())
     own = {name: sum(t.values()) for name, t in memory.programs.items()}
     self.assertEqual(
-      fitting.planned_peaks(self.config, self.experiment, _ONE),
+      fitting.planned_peaks(self.config, self.experiment, _ONE, None),
       {
         'generate': kept + own['sampler'],
         'learn': kept + own['learner'],
@@ -120,17 +126,21 @@ class FittingTest(parameterized.TestCase):
     )
     without = tiny.config()
     self.assertNotIn(
-      'evaluate', fitting.planned_peaks(without, self.experiment, _ONE)
+      'evaluate', fitting.planned_peaks(without, self.experiment, _ONE, None)
     )
 
   def test_a_check_is_json(self):
+    sampler_mesh = {'data': 4, 'fsdp': 1, 'tensor': 2}
     actual, _ = self._check(
-      _program(peak=50), _program('generate', error='no room')
+      _program(peak=50),
+      _program('generate', error='no room'),
+      sampler_shape=sampler_mesh,
     )
     planned = actual.planned['cycle']
     read = json.loads(json.dumps(fitting.as_json(actual)))
     self.assertFalse(read['fits'])
     self.assertEqual(read['num_chips'], 8)
+    self.assertEqual(read['sampler_mesh'], sampler_mesh)
     self.assertEqual(read['problems'], ['generate does not compile: no room'])
     cycle = read['programs']['cycle']
     self.assertEqual(cycle['memory']['peak'], 50)
@@ -160,10 +170,18 @@ class SmallestTest(parameterized.TestCase):
           cls.config,
           cls.experiment,
           dict(zip(mesh_lib.AXES, sizes, strict=True)),
+          cls._joined(*sizes),
         )
       )
     )
     cls.all_tried = cls._tried([2e6] * 5)
+
+  @staticmethod
+  def _joined(data, fsdp, tensor):
+    """Returns the mesh to generate on, None for the same."""
+    if fsdp == 1:
+      return None
+    return {'data': data * fsdp, 'fsdp': 1, 'tensor': tensor}
 
   @classmethod
   def _tried(cls, peaks, mesh_shape=None, memory=1e6):
@@ -171,9 +189,11 @@ class SmallestTest(parameterized.TestCase):
     peaks = iter(peaks)
     tried = []
 
-    def programs(config, experiment, mesh):
+    def programs(config, experiment, mesh, sampler_mesh):
       del config, experiment
-      tried.append(tuple(mesh.shape.values()))
+      sizes = tuple(mesh.shape.values())
+      tried.append(sizes)
+      assert (sampler_mesh and dict(sampler_mesh.shape)) == cls._joined(*sizes)
       return iter([_program(peak=next(peaks)), _program('samples', 1)])
 
     make = functools.partial(topology.Topology, memory=memory)
@@ -181,7 +201,7 @@ class SmallestTest(parameterized.TestCase):
       mock.patch.object(
         fitting,
         'planned_peaks',
-        side_effect=lambda config, experiment, shape: cls.planned(
+        side_effect=lambda config, experiment, shape, _: cls.planned(
           *(shape[axis] for axis in mesh_lib.AXES)
         ),
       ),

@@ -7,6 +7,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 
+from replay_rl.fit import advice
 from replay_rl.fit import machine
 from replay_rl.fit import memory as memory_lib
 from replay_rl.parallel import host_memory
@@ -72,11 +73,12 @@ class LeastTest(parameterized.TestCase):
       tiny.config(
         sampler__weight_lag=4,
         evaluation__every=2,
+        model__compute_dtype='bfloat16',
         optimizer__gate='gradient_gate(threshold=0.1, window=5, squared=False)',
       )
     )
     terms = set(least.kept).union(*least.programs.values())
-    self.assertContainsSubset(terms, memory_lib.ADVICE)
+    self.assertContainsSubset(terms, advice.ADVICE)
 
   def test_a_sampler_with_its_own_mesh_has_its_own_share(self):
     config = tiny.config(

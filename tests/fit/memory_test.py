@@ -74,6 +74,34 @@ class MemoryTest(parameterized.TestCase):
       {'copy of the run': sum(actual.kept.values())},
     )
 
+  def test_a_sampler_has_its_own_weights_once_it_rounds_or_moves_them(self):
+    shape = {'data': 1, 'fsdp': 2, 'tensor': 2}
+
+    def size(sampler_shape, name='sampler', **changes):
+      config = tiny.config(evaluation__every=2, **changes)
+      actual = memory_lib.memory(
+        config,
+        _parts(config),
+        memory_lib.abstract_mesh(shape),
+        sampler_shape and memory_lib.abstract_mesh(sampler_shape),
+      )
+      return actual.programs[name].get('weights to sample with', 0)
+
+    joined = mesh_lib.joined(shape)
+    rounds = {'model__compute_dtype': 'bfloat16'}
+    self.assertEqual(size(None), 0)
+    transformer = _parts(tiny.config()).transformer
+    num_params = architecture.num_params(transformer)
+    # The norms of channels come whole: two of each layer, and one.
+    num_norms = (2 * transformer.num_layers + 1) * transformer.d_model
+    # Those of queries and keys were whole.
+    num_same = 2 * transformer.num_layers * transformer.head_dim
+    num_split = num_params - num_norms - num_same
+    self.assertEqual(size(joined), 4 * (num_split / 2 + num_norms))
+    self.assertEqual(size(joined, 'evaluation'), size(joined))
+    self.assertEqual(size(joined, **rounds), num_split + 4 * num_norms)
+    self.assertEqual(size(None, **rounds), num_split / 2)
+
   def test_a_device_has_a_row_of_a_microbatch_even_if_it_only_fills_it(self):
     # 8 rows on 8 devices, and on 16, of which 8 have a row that does not count.
     config = tiny.config(replay__capacity=96)

@@ -196,6 +196,30 @@ class ForwardTest(parameterized.TestCase):
     self.assertLess(difference, 0.2)
     self.assertGreater(difference, 1e-4)
 
+  def test_rounded_matrices_give_the_same_bits(self):
+    config = dataclasses.replace(
+      small_models.QWEN25, compute_dtype='bfloat16', qk_norm=True
+    )
+    graphdef, params = small_models.init(config)
+    rounded = model.rounded(config, params)
+    types = {
+      jax.tree_util.keystr(path): str(leaf.dtype)
+      for path, leaf in jax.tree_util.tree_leaves_with_path(rounded)
+    }
+    kept = {name for name, dtype in types.items() if dtype == 'float32'}
+    self.assertEqual(set(types.values()), {'float32', 'bfloat16'})
+    for name in types:
+      is_small = 'norm' in name or 'bias' in name
+      self.assertEqual(is_small, name in kept, name)
+    tokens = small_models.tokens((2, 6))
+    np.testing.assert_array_equal(
+      _apply(graphdef, rounded, tokens), _apply(graphdef, params, tokens)
+    )
+    whole = dataclasses.replace(config, compute_dtype='float32')
+    jax.tree.map(
+      np.testing.assert_array_equal, model.rounded(whole, params), params
+    )
+
   def test_seeds_can_be_mapped(self):
     graphdef, params = small_models.init(small_models.QWEN3)
     tokens = small_models.tokens((2, 3, 5))

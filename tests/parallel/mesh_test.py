@@ -32,6 +32,18 @@ class MeshTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'mesh.shape.*{message}'):
       mesh.make(shape)
 
+  def test_fsdp_joins_data_and_every_device_keeps_its_rows(self):
+    shape = {'data': 2, 'fsdp': 2, 'tensor': 2}
+    joined = mesh.joined(shape)
+    self.assertEqual(joined, {'data': 4, 'fsdp': 1, 'tensor': 2})
+    one, other = (
+      jax.sharding.NamedSharding(mesh.make(sizes), mesh.spec(['rows']))
+      for sizes in (shape, joined)
+    )
+    self.assertEqual(
+      one.devices_indices_map((8,)), other.devices_indices_map((8,))
+    )
+
   def test_a_spec_splits_the_axes_of_the_table_and_no_other(self):
     self.assertEqual(
       mesh.spec(('layers', 'embed', None, 'mlp')),

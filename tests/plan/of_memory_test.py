@@ -3,12 +3,13 @@
 import importlib
 import json
 import pathlib
+import re
 from unittest import mock
 
 from absl.testing import parameterized
 
 from replay_rl.configs import models
-from replay_rl.fit import memory as memory_lib
+from replay_rl.fit import advice
 from replay_rl.lm import families
 from replay_rl.plan import of_memory
 from replay_rl.run import build
@@ -88,6 +89,21 @@ class MainTest(parameterized.TestCase):
     )
     self.assertEqual(status, 1)
     self.assertRegex(' '.join(out.split()), 'It does not fit: .* What helps: ')
+
+  def test_it_says_how_no_token_collects_weights(self):
+    config = f'--config={ROOT}/configs/gsm8k_qwen3_0_6b.py'
+    mesh = '--mesh={"data": 2, "fsdp": 2, "tensor": 1}'
+    sampler = '{"data": 4, "fsdp": 1, "tensor": 1}'
+    _, out, _ = _main(config, mesh, '--device=v5e')
+    words = ' '.join(out.split())
+    self.assertIn(f'With mesh.sampler_shape = {sampler} it would', words)
+    (peak,) = re.findall(r'and the peak would be ([\d.]+) GB[.,]', words)
+    flag = f'--config.mesh.sampler_shape={sampler}'
+    _, out, _ = _main(config, mesh, '--device=v5e', flag)
+    words = ' '.join(out.split())
+    self.assertNotIn('every token', words)
+    self.assertIn('generation on data 4 x fsdp 1 x tensor 1', words)
+    self.assertRegex(words, rf'peak always \+ evaluation {peak} ')
 
   def test_for_machines_and_with_paths_of_the_user(self):
     with mock.patch.object(of_memory, 'plan', wraps=of_memory.plan) as called:
@@ -170,6 +186,7 @@ class MainTest(parameterized.TestCase):
       tiny.config(
         sampler__weight_lag=4,
         sampler__num_slots=8,
+        model__compute_dtype='bfloat16',
         optimizer__gate='gradient_gate(threshold=0.1, window=2, squared=False)',
         loss__policy='vcpo(max_ratio=8.0) + reference_kl(coefficient=0.1) + '
         'decoupled_ppo(clip_low=0.2, clip_high=0.2, max_ratio=5.0)',
@@ -180,4 +197,4 @@ class MainTest(parameterized.TestCase):
     )
     terms = set(actual.memory.kept).union(*actual.memory.programs.values())
     # The verifier is no part of a plan, which is of devices.
-    self.assertEqual({*terms, 'verifier'}, set(memory_lib.ADVICE))
+    self.assertEqual({*terms, 'verifier'}, set(advice.ADVICE))

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
+from replay_rl.fit import hlo
+from replay_rl.fit import hlo_costs
 from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import generation as generation_lib
@@ -120,46 +122,85 @@ class SamplerMeshTest(parameterized.TestCase):
       self.assertEqual(leaf.sharding.mesh, mesh)
       self.assertEqual(leaf.addressable_shards[0].data.shape[1], 16 // 4)
 
-  def test_weights_are_split_there_by_the_table_and_nothing_else_goes(self):
-    mesh, other = mesh_lib.make(_MESH), mesh_lib.make(_SAMPLER_MESH)
-    parts = tiny_run.experiment(sampler__weight_lag=4).parts
+  @parameterized.parameters(
+    (mesh_lib.joined(_MESH), False), (_SAMPLER_MESH, False), (None, True)
+  )
+  def test_no_token_collects_weights_that_fsdp_splits(
+    self, sampler_shape, is_each_token
+  ):
+    parts, mesh = tiny_run.parts(), mesh_lib.make(_MESH)
+    settings = tiny_run.settings(
+      mesh=mesh, sampler_mesh=sampler_shape and mesh_lib.make(sampler_shape)
+    )
     run = _sharded_run(parts, mesh)
-    whole = mesh_lib.whole(mesh)
+    with jax.set_mesh(mesh):
+      program = programs.build(parts, None, settings).jitted['generate']
+      compiled = program.lower(
+        generation_lib.policy(run), state.empty_prompts(parts.shape, 1, 4)
+      ).compile()
+    params = model.unstack(
+      jax.tree.map(lambda leaf: leaf[0], run.learner.params)
+    )
+    num_tensor = 1 if sampler_shape is None else sampler_shape['tensor']
+    # What the sampler exchanges beside weights has fewer bytes.
+    smallest = min(
+      leaf.nbytes / num_tensor
+      for leaf in jax.tree.leaves(params)
+      if leaf.ndim > 1
+    )
+    times = [
+      one.times.number
+      for one in hlo_costs.collectives(hlo.parse(compiled.as_text()))
+      if one.kind == 'all-gather' and one.num_bytes >= smallest
+    ]
+    self.assertNotEmpty(times)
+    self.assertEqual(max(times) > 1, is_each_token, times)
+
+  def test_weights_are_split_there_by_the_table_and_rounded(self):
+    mesh, other = mesh_lib.make(_MESH), mesh_lib.make(_SAMPLER_MESH)
+    parts = tiny_run.experiment(model__compute_dtype='bfloat16').parts
     maker = maker_lib.Maker(
       parts, tiny_run.settings(mesh=mesh, sampler_mesh=other), None
     )
-    seen = []
+    policy = generation_lib.policy(_sharded_run(parts, mesh))
+    prompts = state.empty_prompts(parts.shape, 1, 4)
 
     def generate(policy, prompts):
-      # Shapes of one seed; what has come is seen where the program is called.
-      return policy.params['final_norm'] + prompts
+      return jnp.sum(policy.params['final_norm']) + prompts.lengths
 
-    def watched(function, **kwargs):
-      program = jit(function, **kwargs)
-      return lambda *args: (seen.append(args), program(*args))[1]
-
-    jit = jax.jit
-    with mock.patch.object(jax, 'jit', side_effect=watched):
-      call = maker._on_sampler_mesh(
-        generate, out_shardings=whole, num_leading_axes=1
-      )
-    policy = jax.device_get(
-      generation_lib.policy(jax.tree.map(lambda x: x[0], run))
-    )
-    policy = jax.device_put(jax.tree.map(lambda x: x[None], policy), whole)
-    result = call(policy, jnp.ones((1, 16)))
-    self.assertEqual(result.sharding, whole)
-    [(there, prompts)] = seen
-    places = placement.of_params(
-      model.logical_axes(parts.transformer), other, num_leading_axes=1
-    )
-    for leaf, place in zip(
-      jax.tree.leaves(there.params), jax.tree.leaves(places), strict=True
+    with (
+      jax.set_mesh(mesh),
+      mock.patch.object(
+        jax.lax,
+        'with_sharding_constraint',
+        wraps=jax.lax.with_sharding_constraint,
+      ) as constrained,
     ):
-      self.assertEqual(leaf.sharding, place)
-    chex.assert_trees_all_equal(there, policy)
-    rest = jax.tree.leaves((there._replace(params=None), prompts))
+      call = maker._on_sampler_mesh(
+        generate, out_shardings=mesh_lib.whole(mesh), num_leading_axes=0
+      )
+      result = call(policy, prompts)
+    self.assertEqual(result.sharding, mesh_lib.whole(mesh))
+    [((sent, sent_prompts), (places, prompt_places))] = [
+      call.args for call in constrained.call_args_list
+    ]
+    transformer = parts.transformer
+    self.assertEqual(
+      places.params,
+      placement.of_params(model.logical_axes(transformer), other),
+    )
+    chex.assert_trees_all_equal_shapes_and_dtypes(
+      sent.params,
+      model.rounded(
+        transformer, jax.tree.map(lambda leaf: leaf[0], policy.params)
+      ),
+    )
+    self.assertEqual(sent.params['embedding'].dtype, jnp.bfloat16)
+    rest = (sent._replace(params=None), sent_prompts)
     # Version, seed, first rollout, the numbers of the config and the prompts.
-    self.assertLen(rest, 4 + len(jax.tree.leaves(parts.hyper)))
-    for leaf in rest:
-      self.assertEqual(leaf.sharding, mesh_lib.whole(other))
+    num_rest = 3 + len(jax.tree.leaves((parts.hyper, prompts)))
+    self.assertLen(jax.tree.leaves(rest), num_rest)
+    self.assertEqual(
+      jax.tree.leaves((places._replace(params=None), prompt_places)),
+      [mesh_lib.whole(other)] * num_rest,
+    )
