@@ -168,15 +168,22 @@ _TABLE = {
 _GATE = 'gradient_gate(threshold=0.1, window=2, squared=False)'
 
 
+@functools.cache
+def _saved(changes):
+  """Returns the folder of a run with one checkpoint, without training."""
+  folder = pathlib.Path(tempfile.mkdtemp(dir=tiny.FOLDER)) / 'ancestor'
+  saved_run.save(folder, tiny.config(**dict(changes)), iteration=2)
+  return folder
+
+
 class RefusalTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.root = pathlib.Path(self.create_tempdir().full_path)
 
   def _refused(self, message, there, changes, iteration=2, **kwargs):
-    folder, workdir = self.root / 'ancestor', self.root / 'fork'
-    if not folder.exists():
-      saved_run.save(folder, tiny.config(**there), iteration=2)
+    workdir = self.root / 'fork'
+    folder = _saved(tuple(there.items()))
     with self.assertRaisesRegex(ValueError, message):
       train.train(
         tiny.config(**{**there, **changes}),
@@ -219,7 +226,7 @@ class RefusalTest(parameterized.TestCase):
     self._refused(r'^replay.batch_size = 4 \(', _ASYNCHRONOUS, changes)
 
   def test_other_code_needs_a_flag(self):
-    saved_run.save(self.root / 'ancestor', tiny.config(), iteration=2)
+    _saved(())
     edited = sources.of_package() | {'rl/losses.py': 'edited'}
     with mock.patch.object(sources, 'of_package', return_value=edited):
       message = 'rl/losses.py = .edited. .*--allow_code_change goes on'
