@@ -293,7 +293,7 @@ def record(
   return workdir_lib.record(
     dataclasses.asdict(config),
     functions=experiment.records,
-    modules=sources.of_users(experiment.users),
+    modules=sources.of_users([*experiment.users, *task_lib.users(task)]),
     data=task_lib.sources(task),
     is_in_text=config.text is not None,
   )

@@ -275,8 +275,15 @@ def _check(
       if name not in _NOT_OF_STATE
     },
   )
-  for part in ('sources', 'versions') * (not allow_code_change):
-    _refuse(ancestor, differing[part], f'; {workdir_lib.ALLOW_CODE}')
+  if not allow_code_change:
+    # A module of one side alone is what the config names, or not in use.
+    modules = {
+      name: pair
+      for name, pair in differing['sources'].items()
+      if None not in pair
+    }
+    _refuse(ancestor, modules, f'; {workdir_lib.ALLOW_CODE}')
+    _refuse(ancestor, differing['versions'], f'; {workdir_lib.ALLOW_CODE}')
 
 
 def _check_layout(
