@@ -5,6 +5,7 @@ import pathlib
 import warnings
 from typing import Any
 
+from replay_rl.disk import paths
 from replay_rl.lm.hf import files as hf_files
 from replay_rl.parallel import processes
 from replay_rl.run import config as config_lib
@@ -26,8 +27,9 @@ def resolved(workdir: str | pathlib.Path) -> pathlib.Path:
   """Returns the one path of a folder that processes may spell differently.
 
   Raises:
-    ValueError: it is no path.
+    ValueError: it is no path of a file system.
   """
+  paths.check('workdir', workdir)
   try:
     return pathlib.Path(workdir).expanduser().resolve()
   except (OSError, RuntimeError) as error:

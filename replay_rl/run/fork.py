@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 
+from replay_rl.disk import paths
 from replay_rl.parallel import processes
 from replay_rl.run import build
 from replay_rl.run import checkpoint
@@ -60,6 +61,7 @@ def parse(text: str) -> Ancestor:
       f'--from = {text!r}: must be RUN@ITERATION, the folder of a run and the '
       'iterations done at one of its checkpoints'
     )
+  paths.check('--from', text)
   return Ancestor(pathlib.Path(folder).expanduser().resolve(), int(number))
 
 
