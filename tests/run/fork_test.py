@@ -23,12 +23,7 @@ _FILES = ('metrics.jsonl', 'samples.jsonl')
 
 
 def _config(**changes):
-  return tiny.config(
-    num_seeds=2,
-    logging__samples_every=2,
-    replay__weights='recency(half_life=8)',
-    **changes,
-  )
+  return tiny.config(logging__samples_every=2, **changes)
 
 
 @functools.cache
@@ -68,6 +63,12 @@ class ForkTest(parameterized.TestCase):
     self.root = pathlib.Path(self.create_tempdir().full_path)
     self.fork = self.root / 'fork'
 
+  def _enters(self, config, workdir, ancestor):
+    """Starts a run that passes all checks, and fails before it computes."""
+    failing = mock.Mock(side_effect=RuntimeError('entered'))
+    with self.assertRaisesRegex(RuntimeError, 'entered'):
+      train.train(config, workdir, ancestor=ancestor, make_programs=failing)
+
   def test_a_fork_without_a_change_is_the_run_bit_for_bit(self):
     folder, expected = _trained()
     ancestor = fork.parse(f'{folder}@2')
@@ -89,17 +90,18 @@ class ForkTest(parameterized.TestCase):
     config = _config(optimizer__learning_rate=1e-3, num_iterations=5)
     _train(config, self.fork, ancestor=ancestor, stop_after=3)
     shutil.rmtree(folder)
-    run = _train(config, self.fork, ancestor=ancestor)
+    self._enters(config, self.fork, ancestor)
+    run = _train(config, self.fork)
     np.testing.assert_array_equal(
-      run.hyper['optimizer']['learning_rate'], np.float32([1e-3, 1e-3])
+      run.hyper['optimizer']['learning_rate'], np.float32([1e-3])
     )
     lines, before = _lines(self.fork), _lines(_trained()[0])
-    self.assertLen(lines, 10)
-    self.assertEqual(lines[:4], before[:4])
+    self.assertLen(lines, 5)
+    self.assertEqual(lines[:2], before[:2])
     # The rollouts of the first iteration of its own are of the same weights.
-    of_first, of_other = json.loads(lines[4]), json.loads(before[4])
+    of_first, of_other = json.loads(lines[2]), json.loads(before[2])
     self.assertEqual(of_first['reward'], of_other['reward'])
-    self.assertNotEqual(lines[4:8], before[4:8])
+    self.assertNotEqual(lines[2:4], before[2:4])
     (link,) = _record(self.fork)['ancestry']
     self.assertEqual(
       link['config'],
@@ -109,16 +111,13 @@ class ForkTest(parameterized.TestCase):
         'optimizer.learning_rate': [1e-2, 1e-3],
       },
     )
-    # Without --from it goes on as well, but not as a fork of another state.
-    _train(config, self.fork)
     with self.assertRaisesRegex(
       ValueError, '--from = .*other@2.: must be absent, or as at the start'
     ):
       other = fork.Ancestor(self.root / 'other', 2)
       _train(config, self.fork, ancestor=other)
     again = self.root / 'again'
-    config = _config(num_iterations=4)
-    _train(config, again, ancestor=fork.Ancestor(self.fork, 3))
+    self._enters(_config(), again, fork.Ancestor(self.fork, 3))
     links = _record(again)['ancestry']
     self.assertEqual([x['iteration'] for x in links], [2, 3])
     self.assertEqual(links[0], link)
@@ -134,7 +133,7 @@ class ForkTest(parameterized.TestCase):
       with self.assertRaisesRegex(RuntimeError, 'dead'):
         _train(_config(), self.fork, ancestor=ancestor)
     # The log is copied, and a plain start would not be the fork.
-    self.assertLen(_lines(self.fork), 4)
+    self.assertLen(_lines(self.fork), 2)
     with self.assertRaisesRegex(ValueError, f'--from = None: must be {folder}'):
       _train(_config(), self.fork)
     _train(_config(), self.fork, ancestor=ancestor, stop_after=2)
@@ -234,6 +233,13 @@ class RefusalTest(parameterized.TestCase):
       # Then the next check comes.
       message = '^num_iterations = 1: must be above'
       self._refused(message, {}, {'num_iterations': 1}, allow_code_change=True)
+
+  def test_a_module_that_only_the_fork_names_is_no_other_code(self):
+    changes = {
+      'optimizer__transform': 'tests.user_functions:exploding(factor=1.0)',
+      'replay__capacity': 64,
+    }
+    self._refused('^optimizer.transform = .*; replay.capac', {}, changes)
 
   def test_a_checkpoint_that_is_not_there_is_refused(self):
     message = r'ancestor@3.: must end with one of \[2\]'

@@ -25,10 +25,10 @@ from replay_rl.tasks.verify import verifier
 from replay_rl.tasks.verify import worker
 
 # (prompts, completions, references) -> verdicts
-VerifyFn = Callable[[list[str], list[str], list[str]], list['Verdict']]
+VerifyFn = Callable[[list[str], list[str], list[str]], list['TextVerdict']]
 
 
-class Verdict(NamedTuple):
+class TextVerdict(NamedTuple):
   """What is said of one completion, by the verifier or a reward function."""
 
   reward: float
@@ -180,10 +180,10 @@ def _verified(
   prompts: list[str],
   completions: list[str],
   references: list[str],
-) -> list[Verdict]:
+) -> list[TextVerdict]:
   del prompts
   return [
-    Verdict(
+    TextVerdict(
       float(x.is_correct), x.is_correct, x.kind == extraction.BOXED, x.status
     )
     for x in started().judge(completions, references)
@@ -195,9 +195,9 @@ def _scored(
   prompts: list[str],
   completions: list[str],
   references: list[str],
-) -> list[Verdict]:
+) -> list[TextVerdict]:
   return [
-    Verdict(
+    TextVerdict(
       score.reward,
       score.status == worker.CORRECT,
       (extraction.extract(text) or ('', ''))[1] == extraction.BOXED,
