@@ -141,6 +141,10 @@ class ForkTest(parameterized.TestCase):
     other = _config(optimizer__learning_rate=1e-3)
     _train(other, self.fork, ancestor=ancestor, stop_after=2)
     self.assertTrue((self.fork / 'unbegun/1/checkpoints/2').exists())
+    # So may another ancestor of the same config.
+    self._enters(other, self.fork, fork.Ancestor(folder, 3))
+    self.assertTrue((self.fork / 'unbegun/2/checkpoints/2').exists())
+    self.assertEqual(_record(self.fork)['ancestry'][0]['iteration'], 3)
     again = _train(_config(), self.fork, ancestor=ancestor)
     chex.assert_trees_all_equal(again, expected)
 
@@ -222,7 +226,8 @@ class RefusalTest(parameterized.TestCase):
 
   def test_what_counts_publications_is_named(self):
     changes = {'replay__batch_size': 4}
-    self._refused(r'^replay.batch_size = 4 \(', _ASYNCHRONOUS, changes)
+    message = r'^replay.batch_size = 4 \(there: 8\): .* begins with$'
+    self._refused(message, _ASYNCHRONOUS, changes)
 
   def test_other_code_needs_a_flag(self):
     _saved(())
