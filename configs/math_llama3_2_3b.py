@@ -16,10 +16,7 @@ The arms, as `--config=configs/math_llama3_2_3b.py:<arm>`:
 
 Needs the checkpoint with its tokenizer, and the prepared data:
   hf download meta-llama/Llama-3.2-3B --local-dir checkpoints/Llama-3.2-3B
-  python scripts/prepare_data.py --source=jsonl --name=openr1_math \
-      --input=train=openr1_math.jsonl --out=data
-  python scripts/prepare_data.py --source=jsonl --name=math500 \
-      --input=test=math500.jsonl --out=data
+  openr1_math and math500, by the commands of scripts/README.md
 Command: python -m replay_rl.train \
     --config=configs/math_llama3_2_3b.py:reuse_2 --workdir=runs/math_3b_reuse_2
 Before it: python -m replay_rl.plan memory \

@@ -17,10 +17,7 @@ The arms, as `--config=configs/math_qwen3_4b_prioritized.py:<arm>`:
 
 Needs the checkpoint with its tokenizer, and the prepared data:
   hf download Qwen/Qwen3-4B-Base --local-dir checkpoints/Qwen3-4B-Base
-  python scripts/prepare_data.py --source=jsonl --name=openr1_math \
-      --input=train=openr1_math.jsonl --out=data
-  python scripts/prepare_data.py --source=jsonl --name=math500 \
-      --input=test=math500.jsonl --out=data
+  openr1_math and math500, by the commands of scripts/README.md
 Command: python -m replay_rl.train \
     --config=configs/math_qwen3_4b_prioritized.py:prioritized \
     --workdir=runs/math_4b

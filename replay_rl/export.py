@@ -22,6 +22,7 @@ from absl import logging as absl_logging
 
 import replay_rl
 from replay_rl import json_files
+from replay_rl.disk import paths
 from replay_rl.evaluate import run_weights
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.lm.hf import files as hf_files
@@ -258,8 +259,8 @@ def main(arguments: list[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add('--workdir', type=pathlib.Path, required=True, help='folder of the run')
-  add('--out', type=pathlib.Path, required=True, help='folder to write')
+  add('--workdir', type=paths.path, required=True, help='folder of the run')
+  add('--out', type=paths.path, required=True, help='folder to write')
   run_weights.add_place_flags(parser)
   add(
     '--dtype',

@@ -26,6 +26,7 @@ from absl import logging as absl_logging
 from replay_rl import base
 from replay_rl import json_files
 from replay_rl import overrides
+from replay_rl.disk import paths
 from replay_rl.evaluate import run_weights
 from replay_rl.parallel import checksums
 from replay_rl.run import build
@@ -254,7 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add('run', type=pathlib.Path, help='folder of the run')
+  add('run', type=paths.path, help='folder of the run')
   run_weights.add_place_flags(parser)
   add(
     '--rows',

@@ -2,9 +2,13 @@
 
     python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \\
         --workdir=runs/x --config.replay.updates_per_iteration=8
+    python -m replay_rl.train --config=configs/quickstart.py:reuse_4 \\
+        --workdir=runs/y --from=runs/x@40
 
 Every field of the config can be given so; replay_rl/run/config.py lists them.
 `--config=quickstart:reuse_4` is the config of that name of the package.
+
+`--from=RUN@ITERATION` starts a new folder with the state of a checkpoint.
 
 The same command continues a run that stopped. Ctrl-C, SIGTERM and SIGHUP save
 a checkpoint and end the program with status 130, 143 or 129, so that a launcher
@@ -22,7 +26,6 @@ import dataclasses
 import functools
 import pathlib
 import shlex
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -36,13 +39,14 @@ from ml_collections import config_flags
 
 from replay_rl import command_line
 from replay_rl.fit import machine
-from replay_rl.lm.hf import files as hf_files
 from replay_rl.parallel import processes
 from replay_rl.provenance import environment
 from replay_rl.provenance import sources
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
+from replay_rl.run import entry
+from replay_rl.run import fork
 from replay_rl.run import logs
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import packages
@@ -59,6 +63,12 @@ _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'File of configs/, with --config.field=value to override.'
 )
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
+_FROM = flags.DEFINE_string(
+  'from',
+  None,
+  'RUN@ITERATION: folder of a run and iterations done at a checkpoint, with '
+  'whose state a new run begins.',
+)
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   False,
@@ -117,6 +127,7 @@ def train(
   config: config_lib.Config,
   workdir: str | pathlib.Path,
   *,
+  ancestor: fork.Ancestor | None = None,
   stop_after: int | None = None,
   profile: profiling.Traced | None = None,
   allow_code_change: bool = False,
@@ -131,6 +142,8 @@ def train(
   Args:
     config: the run.
     workdir: the folder of the run, the same for all processes.
+    ancestor: another run with whose state a new one begins; None for none, and
+      to continue.
     stop_after: number of iterations of the run after which to save and return;
       None for all.
     profile: the iterations to trace, into `profiling.FOLDER` of the folder.
@@ -162,6 +175,7 @@ def train(
       config,
       workdir,
       stack,
+      ancestor=ancestor,
       allow_code_change=allow_code_change,
       allow_memory=allow_memory,
       make_programs=make_programs,
@@ -179,6 +193,7 @@ def opened(
   workdir: str | pathlib.Path,
   stack: contextlib.ExitStack,
   *,
+  ancestor: fork.Ancestor | None,
   allow_code_change: bool,
   allow_memory: bool,
   make_programs: MakePrograms,
@@ -188,13 +203,13 @@ def opened(
 
   Args:
     stack: closes the run; its folder is locked until then.
-    config, workdir, allow_code_change, allow_memory, make_programs, functions:
-      see `train`.
+    config, workdir, ancestor, allow_code_change, allow_memory, make_programs,
+      functions: see `train`.
 
   Raises:
     ValueError: see `train`.
   """
-  workdir = _resolved(workdir)
+  workdir = entry.resolved(workdir)
   with processes.together('reading the config'):
     environment.check()
     packages.check(config)
@@ -210,7 +225,18 @@ def opened(
   cache = pathlib.Path(config.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   made_of = record(config, experiment, task)
-  _enter(workdir, made_of, config, allow_code_change, stack)
+  with processes.together('reading the ancestor'):
+    made_of['ancestry'] = fork.ancestry(
+      ancestor,
+      workdir,
+      made_of,
+      config=config,
+      experiment=experiment,
+      shape=task.shape,
+      functions=functions,
+      allow_code_change=allow_code_change,
+    )
+  entry.enter(workdir, made_of, config, allow_code_change, stack)
   attention = build.attention_note(experiment.parts, mesh)
   for note in (*task_lib.notes(task), attention):
     logs.say(note)
@@ -236,13 +262,16 @@ def opened(
     restored = checkpoints.restore_latest(
       run, functools.partial(logs.check, workdir)
     )
-  if restored is None:
-    logs.check_unstarted(
-      workdir,
-      lines_per_iteration=config.num_seeds,
-      every=config.checkpoint.every,
-    )
-    restored = checkpoint.Restored(run, {})
+    if restored is None:
+      logs.check_unstarted(
+        workdir,
+        first=fork.first_iteration(made_of),
+        lines_per_iteration=config.num_seeds,
+        every=config.checkpoint.every,
+      )
+      restored = checkpoint.Restored(run, {})
+      if ancestor is not None:
+        restored = fork.begin(ancestor, run, checkpoints, workdir)
   return session_lib.Session(
     config=config,
     workdir=workdir,
@@ -264,64 +293,9 @@ def record(
   return workdir_lib.record(
     dataclasses.asdict(config),
     functions=experiment.records,
-    modules=sources.of_users(experiment.users),
+    modules=sources.of_users([*experiment.users, *task_lib.users(task)]),
     data=task_lib.sources(task),
     is_in_text=config.text is not None,
-  )
-
-
-def add_checkpoint(made_of: dict[str, Any], config: config_lib.Config) -> None:
-  """Adds the hash of the checkpoint that the weights are read from, if any."""
-  if config.model.checkpoint is not None:
-    made_of['data']['model.checkpoint'] = hf_files.content_hash(
-      pathlib.Path(config.model.checkpoint).expanduser()
-    )
-
-
-def _resolved(workdir: str | pathlib.Path) -> pathlib.Path:
-  """Returns the one path of a folder that processes may spell differently."""
-  try:
-    return pathlib.Path(workdir).expanduser().resolve()
-  except (OSError, RuntimeError) as error:
-    raise ValueError(
-      f'workdir = {str(workdir)!r}: must be the path of a folder ({error})'
-    ) from error
-
-
-def _enter(
-  workdir: pathlib.Path,
-  made_of: dict[str, Any],
-  config: config_lib.Config,
-  allow_code_change: bool,
-  stack: contextlib.ExitStack,
-) -> None:
-  """Locks the folder until the stack closes, and records the run.
-
-  Raises:
-    ValueError: processes differ, or the folder cannot be used.
-  """
-  for part in ('config', 'functions', 'sources', 'data', 'versions'):
-    processes.check_equal(part, made_of[part], 'start all processes alike')
-  processes.check_equal(
-    'workdir',
-    str(workdir),
-    f'mount one folder at one path on all hosts; here it is {workdir}',
-  )
-  with processes.together('entering the workdir'):
-    if processes.is_main():
-      stack.enter_context(workdir_lib.locked(workdir))
-      add_checkpoint(made_of, config)  # One process reads it, for all.
-      for note in workdir_lib.claim(
-        workdir, made_of, allow_code_change=allow_code_change
-      ):
-        warnings.warn(
-          f'{note}: the run may not repeat bit for bit', stacklevel=3
-        )
-  path = workdir / workdir_lib.CONFIG
-  processes.check_equal(
-    'config.json',
-    path.read_text() if path.exists() else None,
-    'all processes must share the workdir',
   )
 
 
@@ -364,6 +338,7 @@ def main(argv: list[str]) -> None:
       train(
         _CONFIG.value,
         _WORKDIR.value,
+        ancestor=None if _FROM.value is None else fork.parse(_FROM.value),
         profile=profile,
         allow_code_change=_ALLOW_CODE_CHANGE.value,
         allow_memory=_ALLOW_MEMORY.value,

@@ -1,10 +1,13 @@
 """Makes datasets of problems: checks files, compares them, writes TFDS.
 
-From files of JSON Lines, plain or .gz, with `{id, problem, answer}` or GSM8K's
-`{question, answer}` in each line:
+From files of JSON Lines, with `{id, problem, answer}` or GSM8K's `{question,
+answer}` in each line; or from a JSON array, Parquet or CSV, with any columns:
 
     python scripts/prepare_data.py --source=jsonl --name=math500 \\
         --input=test=math500.jsonl --out=data
+    python scripts/prepare_data.py --source=parquet --name=mine --out=data \\
+        --input='train=mine/train-*.parquet' \\
+        --columns=problem=question,answer=label
 
 GSM8K, downloaded, or from files of the original:
 
@@ -15,8 +18,10 @@ GSM8K, downloaded, or from files of the original:
 
 Prints how many lines it read, dropped and wrote, and which problems of the
 benchmarks, and of one split, are in another split too. A line that is broken,
-empty or double is an error, and nothing is written. With --source=jsonl, it is
-dropped if `--allow` names its kind. Blank lines at the end of a file are none.
+empty or double is an error, and nothing is written. Unless the source is gsm8k,
+it is dropped if `--allow` names its kind. Numbers become text and a missing id
+is made from the name of the set, both counted. Files but Parquet may be .gz.
+scripts/README.md has the commands for published sets.
 """
 
 import hashlib
@@ -34,26 +39,35 @@ from absl import flags
 from absl import logging
 
 from replay_rl.tasks.text import problems as problems_lib
+from replay_rl.tasks.text import tables
 
 _SOURCE = flags.DEFINE_enum(
   'source',
   None,
-  ['gsm8k', 'jsonl'],
-  'gsm8k: GSM8K, by the TFDS builder. jsonl: any set, in the order of its file',
+  ['gsm8k', *tables.FORMATS],
+  'gsm8k: GSM8K, by the TFDS builder. Else the format of the files of any set, '
+  'which keeps their order; json is an array.',
 )
 _INPUT = flags.DEFINE_list(
   'input',
   [],
-  'Files, as SPLIT=FILE,SPLIT=FILE. Without them, --source=gsm8k downloads.',
+  'Files, as SPLIT=FILE,SPLIT=FILE. Without them, --source=gsm8k downloads. '
+  'With other sources FILE may be a pattern, such as x-*.parquet.',
 )
 _NAME = flags.DEFINE_string(
-  'name', None, 'Name of the set: letters, digits, underscores. For jsonl only.'
+  'name', None, 'Name of the set: letters, digits, underscores. Not for gsm8k.'
 )
 _OUT = flags.DEFINE_string('out', None, 'Folder of datasets to write into.')
+_COLUMNS = flags.DEFINE_list(
+  'columns',
+  [],
+  'Columns that are not named id, problem and answer, as FIELD=COLUMN, such as '
+  'problem=question,answer=label. Not for gsm8k.',
+)
 _ALLOW = flags.DEFINE_list(
   'allow',
   [],
-  'Kinds of lines to drop and count, with --source=jsonl, of: '
+  'Kinds of lines to drop and count, unless --source=gsm8k, of: '
   f'{", ".join(problems_lib.KINDS)}.',
 )
 _BENCHMARKS = flags.DEFINE_list(
@@ -103,23 +117,26 @@ def prepare_gsm8k(
   with tempfile.TemporaryDirectory() as folder:
     files = files or _download_gsm8k(pathlib.Path(folder), fetch)
     splits = {
-      name: _read(path, source=f'gsm8k-{name}', allowed=frozenset())
-      for name, path in files.items()
+      name: _read(path, source=f'gsm8k-{name}') for name, path in files.items()
     }
     return datasets.prepare_gsm8k(files, out=out), splits
 
 
-def prepare_jsonl(
-  files: Mapping[str, pathlib.Path],
+def prepare_files(
+  files: Mapping[str, Sequence[pathlib.Path]],
   *,
+  file_format: str,
+  columns: Mapping[str, str],
   name: str,
   out: pathlib.Path,
   allowed: frozenset[str],
 ) -> tuple[pathlib.Path, dict[str, list[problems_lib.Problem]]]:
-  """Writes a set from JSON Lines.
+  """Writes a set from files.
 
   Args:
-    files: by split, plain or .gz.
+    files: by split, in order.
+    file_format: one of `tables.FORMATS`.
+    columns: see `tables.parse`.
     name: of the set.
     out: folder of datasets.
     allowed: the `problems.KINDS` to drop.
@@ -133,10 +150,18 @@ def prepare_jsonl(
   from replay_rl.tasks.text import datasets
 
   splits = {
-    split: _read(
-      path, source=f'{name}-{split}', allowed=allowed, drop_flag='--allow'
+    split: _told(
+      f'{name}-{split}',
+      tables.read(
+        paths,
+        file_format=file_format,
+        columns=columns,
+        source=f'{name}-{split}',
+        allowed=allowed,
+        drop_flag='--allow',
+      ),
     )
-    for split, path in files.items()
+    for split, paths in files.items()
   }
   return datasets.prepare(splits, name=name, out=out), splits
 
@@ -185,19 +210,21 @@ def print_overlap(
         print(f'  and {len(shared) - _NUM_SHOWN} more')
 
 
-def _read(
-  path: pathlib.Path,
-  *,
-  source: str,
-  allowed: frozenset[str],
-  drop_flag: str | None = None,
+def _read(path: pathlib.Path, *, source: str) -> list[problems_lib.Problem]:
+  read = problems_lib.read(path, source=source, allowed=frozenset())
+  return _told(source, read)
+
+
+def _told(
+  source: str, read: tuple[list[problems_lib.Problem], problems_lib.Report]
 ) -> list[problems_lib.Problem]:
-  problems, report = problems_lib.read(
-    path, source=source, allowed=allowed, drop_flag=drop_flag
-  )
+  """Prints what became of the lines of a source; returns its problems."""
+  problems, report = read
   print(f'{source}: {report.num_kept} problems in {report.num_lines} lines')
   if report.dropped:
     print(f'  dropped {problems_lib.describe(report, report.dropped)}')
+  for kind, number in sorted(report.converted.items()):
+    print(f'  {number} {kind}, which became text')
   return problems
 
 
@@ -235,15 +262,16 @@ def _files(entries: Sequence[str]) -> dict[str, pathlib.Path]:
 
 
 def _check_flags() -> None:
-  if _SOURCE.value == 'jsonl' and not (_NAME.value and _INPUT.value):
+  is_gsm8k = _SOURCE.value == 'gsm8k'
+  if not is_gsm8k and not (_NAME.value and _INPUT.value):
     raise ValueError(
       f'--name = {_NAME.value!r}, --input = {_INPUT.value}: must be given with '
-      '--source=jsonl'
+      f'--source={_SOURCE.value}'
     )
-  if _SOURCE.value == 'gsm8k' and (_NAME.value or _ALLOW.value):
+  if is_gsm8k and (_NAME.value or _ALLOW.value or _COLUMNS.value):
     raise ValueError(
-      f'--name = {_NAME.value!r}, --allow = {_ALLOW.value}: must be absent '
-      'with --source=gsm8k'
+      f'--name = {_NAME.value!r}, --allow = {_ALLOW.value}, --columns = '
+      f'{_COLUMNS.value}: must be absent with --source=gsm8k'
     )
   if unknown := sorted(set(_ALLOW.value) - set(problems_lib.KINDS)):
     raise ValueError(
@@ -267,14 +295,18 @@ def main(arguments: Sequence[str]) -> int:
     files = _files(_INPUT.value)
     # Benchmarks are read first: if one is refused, nothing is written.
     benchmarks = {
-      path: _read(pathlib.Path(path), source=path, allowed=frozenset())
-      for path in _BENCHMARKS.value
+      path: _read(pathlib.Path(path), source=path) for path in _BENCHMARKS.value
     }
     if _SOURCE.value == 'gsm8k':
       folder, splits = prepare_gsm8k(files, out=out, fetch=_fetch)
     else:
-      folder, splits = prepare_jsonl(
-        files, name=_NAME.value, out=out, allowed=frozenset(_ALLOW.value)
+      folder, splits = prepare_files(
+        {split: tables.find(str(path)) for split, path in files.items()},
+        file_format=_SOURCE.value,
+        columns=tables.parse_columns(_COLUMNS.value),
+        name=_NAME.value,
+        out=out,
+        allowed=frozenset(_ALLOW.value),
       )
     print(f'wrote {folder}')
     print_overlap_of_splits(splits, num_words=_OVERLAP_WORDS.value)

@@ -6,9 +6,11 @@ import pathlib
 import subprocess
 import sys
 
+import pyarrow
 from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
+from pyarrow import parquet
 
 from replay_rl.tasks.text import datasets
 from scripts import prepare_data
@@ -72,6 +74,37 @@ class PrepareDataTest(parameterized.TestCase):
       '  c is like a (1 runs of 4 words)',
     ]:
       self.assertIn(line, output)
+
+  def test_parquet_of_several_files_is_written_with_its_own_columns(self):
+    rows = [{'uid': 7, 'q': '1 + 1?', 'label': 2.0, 'long': 'x' * 99}]
+    for i, uid in enumerate((7, None)):
+      table = pyarrow.Table.from_pylist(
+        [{**rows[0], 'uid': uid, 'q': f'{i} + 1?'}]
+      )
+      parquet.write_table(table, self.folder / f'train-{i}.parquet')
+    values = {
+      'source': 'parquet',
+      'name': 'tiny',
+      'input': [f'train={self.folder}/train-*.parquet'],
+    }
+    code, output = self.run_main(**values)
+    self.assertEqual(code, 2)
+    self.assertIn("none is 'problem'; name it with --columns=problem=", output)
+    code, output = self.run_main(
+      **values, columns=['problem=q', 'answer=label', 'id=uid']
+    )
+    self.assertEqual(code, 0, output)
+    self.assertEqual(
+      datasets.read(self.out / 'problems/tiny/1.0.0', split='train'),
+      [('7', '0 + 1?', '2'), ('tiny-train-00001', '1 + 1?', '2')],
+    )
+    for line in (
+      'tiny-train: 2 problems in 2 lines',
+      '  1 missing_id, which became text',
+      '  2 numeric_answer, which became text',
+      '  1 numeric_id, which became text',
+    ):
+      self.assertIn(f'{line}\n', output)
 
   def test_each_split_is_compared_with_those_before_it(self):
     same = {**ROWS[0], 'id': 'c'}
@@ -161,8 +194,13 @@ class PrepareDataTest(parameterized.TestCase):
     sizes = {}
     with contextlib.redirect_stdout(io.StringIO()):
       for path in paths:
-        made, splits = prepare_data.prepare_jsonl(
-          {'test': path}, name=path.stem, out=self.out, allowed=frozenset()
+        made, splits = prepare_data.prepare_files(
+          {'test': [path]},
+          file_format='jsonl',
+          columns={},
+          name=path.stem,
+          out=self.out,
+          allowed=frozenset(),
         )
         self.assertEqual(datasets.read(made, split='test'), splits['test'])
         sizes[path.stem] = len(splits['test'])
@@ -181,8 +219,16 @@ class PrepareDataTest(parameterized.TestCase):
   @parameterized.parameters(
     ({'source': 'jsonl', 'name': 'x'}, '--input = []: must be given'),
     ({'source': 'jsonl', 'input': ['a=b']}, '--name = None, --input'),
-    ({'source': 'gsm8k', 'name': 'x'}, "--name = 'x', --allow = []: must be"),
+    (
+      {'source': 'gsm8k', 'name': 'x'},
+      "--name = 'x', --allow = [], --columns = []: must",
+    ),
     ({'source': 'gsm8k', 'allow': ['broken_line']}, 'must be absent'),
+    ({'source': 'gsm8k', 'columns': ['id=x']}, 'must be absent'),
+    (
+      {'source': 'csv', 'name': 'x', 'input': ['a=b'], 'columns': ['ids=x']},
+      "--columns = 'ids=x': must be FIELD=COLUMN, each field of id, problem",
+    ),
     ({'source': 'gsm8k', 'input': ['x.jsonl']}, 'must be SPLIT=FILE'),
     ({'source': 'gsm8k', 'input': ['x=']}, 'must be SPLIT=FILE'),
     ({'source': 'gsm8k', 'input': ['x=a', 'x=b']}, 'each split once'),

@@ -72,6 +72,23 @@ class TextRunTest(absltest.TestCase):
     for sample in samples:
       self.assertEqual(problems[sample['prompt']], sample['reference'])
 
+  def test_the_file_of_a_reward_function_is_recorded(self):
+    path = self.folder / 'mine.py'
+    config = tiny_text.config(self.folder, text__reward_fn=f'{path}:f')
+    hashes = []
+    for value in (1.0, 1.0, 2.0):
+      path.write_text(
+        'def f(prompts, completions, references):\n'
+        f'  return [{value}] * len(prompts)\n'
+      )
+      task = build.task(config)
+      self.addCleanup(task_lib.close, task)
+      experiment = build.experiment(config, task.shape)
+      made_of = train.record(config, experiment, task)
+      hashes.append(made_of['sources']['reward_fn_mine'])
+    self.assertEqual(hashes[0], hashes[1])
+    self.assertNotEqual(hashes[0], hashes[2])
+
   def test_a_run_starts_from_the_weights_of_a_checkpoint(self):
     config = tiny_text.config(self.folder, num_iterations=1)
     task = build.task(config)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from replay_rl import constants
 from replay_rl import overrides
+from replay_rl.disk import paths
 from replay_rl.evaluate import run_weights
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import config as config_lib
@@ -108,9 +109,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
       f'--{flag}', help=text, type=kind, default=default, **kwargs
     )
 
-  path = pathlib.Path
-  add('model', 'Hugging Face folder; this or --workdir')
-  add('workdir', 'folder of a run, which sets all flags not given')
+  path = paths.path
+  add('model', 'Hugging Face folder; this or --workdir', paths.text)
+  add('workdir', 'folder of a run, which sets all flags not given', paths.text)
   add(
     'step',
     'iterations of the checkpoint (default: the newest)',

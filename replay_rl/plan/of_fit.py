@@ -31,6 +31,7 @@ from absl import logging as absl_logging
 
 from replay_rl import command_line
 from replay_rl.disk import durable
+from replay_rl.disk import paths
 from replay_rl.plan import fitted
 from replay_rl.plan import run_noise
 from replay_rl.provenance import environment
@@ -276,6 +277,8 @@ def main(argv: list[str]) -> None:
       raise ValueError('RUN = none: must be one folder of a run or more')
     if _OUT.value is None:
       raise ValueError('--out = None: must be given')
+    for name, path in [('--out', _OUT.value), *(('RUN', x) for x in argv[1:])]:
+      paths.check(name, path)
     out = pathlib.Path(_OUT.value).expanduser()
     result = fit([pathlib.Path(x).expanduser() for x in argv[1:]])
     command, notes = next_command(result, str(out / CURVE))

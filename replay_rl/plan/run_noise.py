@@ -19,6 +19,7 @@ from replay_rl.replay import gradient_noise
 from replay_rl.run import build
 from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
+from replay_rl.run import entry
 from replay_rl.run import events as events_lib
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import maker as maker_lib
@@ -116,7 +117,7 @@ def measure(folder: pathlib.Path, settings: FitSettings) -> RunNoise:
     with jax.set_mesh(mesh):
       run = checkpoint.read(
         folder / 'checkpoints', step, programs.abstract_run(parts, how)
-      )
+      ).run
       actions = programs.separate_events(parts, task, how)
       stored = jax.device_get((run.buffer.rollouts, run.buffer.is_valid))
       learner = jax.device_get(run.learner)
@@ -160,7 +161,7 @@ def _check(
 ) -> None:
   """Raises ValueError if the folder holds a run of other functions."""
   made_of = train.record(config, experiment, task)
-  train.add_checkpoint(made_of, config)
+  entry.add_checkpoint(made_of, config)
   differing = workdir_lib.compare(folder, made_of, allow_code_change=True)
   if functions := differing.get('functions'):
     raise ValueError(

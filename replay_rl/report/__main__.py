@@ -20,6 +20,7 @@ import rich.console
 import rich.table
 from rich import text
 
+from replay_rl.disk import paths
 from replay_rl.report import export
 from replay_rl.report import figures
 from replay_rl.report import page
@@ -206,9 +207,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
   add(
     'runs',
     nargs='+',
+    type=paths.text,
     help='run folders, one per arm; the others are compared with the first',
   )
-  add('--out', default='report', help='folder to write (default: %(default)s)')
+  add(
+    '--out',
+    default='report',
+    type=paths.text,
+    help='folder to write (default: %(default)s)',
+  )
   add(
     '--thresholds',
     type=_thresholds,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import rich.console
 
+from replay_rl.disk import paths
 from replay_rl.report import drawing
 from replay_rl.report import paper_histograms
 from replay_rl.report import paper_methods
@@ -344,8 +345,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     help='; '.join(f'{name}: {one.shows}' for name, one in FIGURES.items()),
   )
   add = parser.add_argument
-  add('folder', help='folder of the sweep')
-  add('--out', default='report', help='folder to write (default: %(default)s)')
+  add('folder', type=paths.text, help='folder of the sweep')
+  text = 'folder to write (default: %(default)s)'
+  add('--out', default='report', type=paths.text, help=text)
   add(
     '--mu',
     type=float,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import rich.console
 
+from replay_rl.disk import paths
 from replay_rl.report import level_table
 from replay_rl.report import sweep_curves
 from replay_rl.report import sweep_data
@@ -29,7 +30,7 @@ from replay_rl.report import sweep_saving
 def add_flags(parser: argparse.ArgumentParser) -> None:
   """Adds the flags of the command."""
   add = parser.add_argument
-  add('folder', help='folder of the sweep')
+  add('folder', type=paths.text, help='folder of the sweep')
   add('--level', type=float, required=True, help='greedy score to reach')
   add(
     '--num_evaluations',
@@ -49,7 +50,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     default='',
     help='beginning of the names of baselines, of which the best is taken',
   )
-  add('--out', default='report', help='folder to write (default: %(default)s)')
+  add(
+    '--out',
+    default='report',
+    type=paths.text,
+    help='folder to write (default: %(default)s)',
+  )
   add('--panels', help='field with a small panel for each value')
   add('--color', help='field with a colour for each value')
   add(

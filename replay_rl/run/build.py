@@ -205,7 +205,7 @@ def task(
   settings = dataclasses.asdict(config.text)
   evaluation = config.evaluation
   return text_task.make(
-    reward_fn=reward_fn,
+    shaping_fn=reward_fn,
     num_evaluation_prompts=evaluation.num_prompts if evaluation.is_on else None,
     **settings,
   )

@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
 
+from replay_rl import base
 from replay_rl.disk import durable
 from replay_rl.disk import line_file
 from replay_rl.disk import tensorstore_memory
@@ -32,6 +34,8 @@ from replay_rl.run import state
 DAMAGED = 'damaged_checkpoints'
 
 Marks = Mapping[str, line_file.Mark]  # Of the files of a run, by their names.
+# Path of an array in `RunState` -> its shape and type
+Layout = Mapping[tuple[str, ...], jax.ShapeDtypeStruct]
 
 tensorstore_memory.hold_flat()
 
@@ -197,21 +201,24 @@ class Checkpoints:
 
 
 def read(
-  folder: pathlib.Path, step: int, like: state.RunState
-) -> state.RunState:
+  folder: pathlib.Path,
+  step: int,
+  like: state.RunState,
+  check_files: Callable[[Marks], None] = lambda marks: None,
+) -> Restored:
   """Returns the run of one checkpoint, and writes nothing.
 
   Args:
     folder: of the checkpoints.
     step: the number of iterations of the checkpoint.
-    like: see `Checkpoints.restore_latest`.
+    like, check_files: see `Checkpoints.restore_latest`.
 
   Raises:
     ValueError: the checkpoint cannot be read, or does not fit.
   """
   alias = _plain_name(folder.resolve())
   try:
-    return _restore(alias / str(step), like, lambda marks: None).run
+    return _restore(alias / str(step), like, check_files)
   except Exception as error:  # Orbax and TensorStore raise many types.
     raise ValueError(
       f'checkpoint = {str(folder / str(step))!r}: must be readable and fit the '
@@ -220,6 +227,45 @@ def read(
   finally:
     if alias != folder.resolve():
       alias.unlink(missing_ok=True)
+
+
+def layout(folder: pathlib.Path, step: int) -> Layout:
+  """Returns the layout of the run of one checkpoint.
+
+  Args:
+    folder, step: see `read`.
+
+  Raises:
+    ValueError: the checkpoint cannot be read.
+  """
+  where = folder.resolve() / str(step) / 'run'
+  try:
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+      return layout_of(reader.metadata(where).item_metadata.tree)
+  except Exception as error:  # Orbax and TensorStore raise many types.
+    raise ValueError(
+      f'checkpoint = {str(where.parent)!r}: must be readable '
+      f'({durable.reason(error)})'
+    ) from error
+
+
+def layout_of(tree: base.PyTree) -> Layout:
+  """Returns the layout of a run, or of what Orbax says of one."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    tuple(_name(entry) for entry in path): jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype
+    )
+    for path, leaf in leaves
+  }
+
+
+def _name(entry: Any) -> str:
+  """Returns the key of a dict, the field of a record or a place in a list."""
+  for kind in ('key', 'name', 'idx'):
+    if hasattr(entry, kind):
+      return str(getattr(entry, kind))
+  raise TypeError(f'entry = {entry!r}: must be of a dict, a record or a list')
 
 
 def _plain_name(folder: pathlib.Path) -> pathlib.Path:

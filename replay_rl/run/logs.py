@@ -17,6 +17,7 @@ import rich.markup
 import rich.progress
 
 from replay_rl import json_files
+from replay_rl.disk import durable
 from replay_rl.disk import event_file
 from replay_rl.disk import line_file
 from replay_rl.lm import architecture
@@ -79,6 +80,7 @@ def lines(
 
 
 METRICS, TIMING, SAMPLES = 'metrics.jsonl', 'timing.jsonl', 'samples.jsonl'
+BOARD = 'tensorboard'  # Folder.
 
 
 @dataclasses.dataclass
@@ -167,8 +169,23 @@ def check(folder: pathlib.Path, marks: Mapping[str, line_file.Mark]) -> None:
     line_file.check(folder / name, mark)
 
 
+def copy(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  marks: Mapping[str, line_file.Mark],
+) -> None:
+  """Copies what the files of a run held at a checkpoint to another folder.
+
+  Raises:
+    durable.WriteError: a file cannot be written.
+  """
+  for name, mark in marks.items():
+    with open(source / name, 'rb') as file:
+      durable.write(target / name, file.read(mark.num_bytes))
+
+
 def check_unstarted(
-  folder: pathlib.Path, *, lines_per_iteration: int, every: int
+  folder: pathlib.Path, *, first: int, lines_per_iteration: int, every: int
 ) -> None:
   """Raises ValueError if a run without a checkpoint must have had one.
 
@@ -177,6 +194,7 @@ def check_unstarted(
 
   Args:
     folder: of the run.
+    first: the iteration that the run begins with.
     lines_per_iteration: number of seeds.
     every: iterations from one checkpoint to the next.
   """
@@ -185,9 +203,10 @@ def check_unstarted(
     return
   done = path.read_bytes().count(b'\n') // lines_per_iteration
   # The first is on the disk when the second begins.
-  if done > 2 * every:
+  most = first + 2 * every
+  if done > most:
     raise ValueError(
-      f'iterations of {path} = {done}: must be at most {2 * every} where '
+      f'iterations of {path} = {done}: must be at most {most} where '
       f'{folder} has no checkpoint; restore its checkpoints, or remove the '
       'folder to start again'
     )
@@ -245,7 +264,7 @@ def open_all(
     }
     board = None
     if tensorboard:
-      board = opened(event_file.EventFile(folder / 'tensorboard', iteration))
+      board = opened(event_file.EventFile(folder / BOARD, iteration))
     progress = stack.enter_context(rich.progress.Progress(*columns))
     progress.add_task(
       f'{name}: compiling',

@@ -9,6 +9,7 @@ import fractions
 from typing import Any
 
 from replay_rl import constants
+from replay_rl.disk import paths
 from replay_rl.lm import architecture
 from replay_rl.run import config as config_lib
 from replay_rl.tasks import task as task_lib
@@ -47,10 +48,19 @@ def validate(config: config_lib.Config) -> None:
 
 
 def _check_folders(config: config_lib.Config) -> None:
-  for name, folder in (
+  folders = [
     ('cache_dir', config.cache_dir),
     ('model.checkpoint', config.model.checkpoint),
-  ):
+  ]
+  if config.text is not None:
+    folders += [
+      ('text.problems', config.text.problems),
+      ('text.evaluation_problems', config.text.evaluation_problems),
+      ('text.tokenizer', config.text.tokenizer),
+    ]
+  for name, folder in folders:
+    if folder is not None:
+      paths.check(name, folder)
     if folder == '':
       raise ValueError(
         f"{name} = '': must name a folder; '.' is the folder of the program"

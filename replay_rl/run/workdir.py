@@ -35,9 +35,11 @@ _MAY_RISE = (
   'text.memory_limit',
 )
 # Parts of the record -> what a difference means.
-_OF_CODE = ('functions', 'sources', 'versions')
+OF_CODE = ('functions', 'sources', 'versions')
+ALLOW_CODE = '--allow_code_change goes on, and records it'
 _OF_MACHINE = ('environment', 'hardware')
 _NUM_SHOWN = 5  # Differences in a message.
+ADVICE = 'restore it, or train in another folder'
 
 
 @contextlib.contextmanager
@@ -94,6 +96,7 @@ def record(
     'hardware': environment.hardware(),
     'commit': environment.commit(),
     'command': sys.argv,
+    'ancestry': [],
     'changes': [],
   }
   return json.loads(json.dumps(made_of))  # Turns tuples into lists.
@@ -127,14 +130,11 @@ def claim(
   if not path.exists():
     _write(path, made_of)
     return []
-  before = _read(path, made_of)
+  before = read(folder, made_of, advice=ADVICE)
   changes = compare(folder, made_of, allow_code_change=allow_code_change)
   if not changes:
     return []
-  steps = [
-    int(x.name) for x in folder.glob('checkpoints/*') if x.name.isdigit()
-  ]
-  change = {'newest_checkpoint': max(steps, default=0)} | changes
+  change = {'newest_checkpoint': max(steps(folder), default=0)} | changes
   _write(path, made_of | {'changes': [*before['changes'], change]})
   return [
     f'{name} is {now!r} now, was {was!r}'
@@ -164,26 +164,40 @@ def compare(
   Raises:
     ValueError: see `claim`.
   """
-  differing = _differing(_read(folder / CONFIG, made_of), made_of)
-  _refuse(folder, 'config', _refused(differing['config']))
-  _refuse(folder, 'data', differing['data'])
-  for part in _OF_CODE * (not allow_code_change):
-    _refuse(
-      folder,
-      part,
-      differing[part],
-      '; --allow_code_change goes on, and records it',
-    )
-  return {part: pairs for part, pairs in differing.items() if pairs}
+  differences = differing(read(folder, made_of, advice=ADVICE), made_of)
+  _refuse(folder, 'config', _refused(differences['config']))
+  _refuse(folder, 'data', differences['data'])
+  for part in OF_CODE * (not allow_code_change):
+    _refuse(folder, part, differences[part], f'; {ALLOW_CODE}')
+  return {part: pairs for part, pairs in differences.items() if pairs}
+
+
+def steps(folder: pathlib.Path) -> list[int]:
+  """Returns the iterations done at the checkpoints of a run, in order."""
+  names = [path.name for path in folder.glob('checkpoints/*')]
+  return sorted(int(name) for name in names if name.isdigit())
 
 
 def _write(path: pathlib.Path, made_of: dict[str, Any]) -> None:
   durable.write(path, (json.dumps(made_of, indent=2) + '\n').encode())
 
 
-def _read(path: pathlib.Path, like: dict[str, Any]) -> dict[str, Any]:
-  advice = 'restore it, or train in another folder'
-  before = json_files.read_object(path, advice=advice)
+def read(
+  folder: pathlib.Path, like: dict[str, Any], *, advice: str
+) -> dict[str, Any]:
+  """Returns the record of a folder.
+
+  Args:
+    folder: of the run.
+    like: a record, whose parts it must have.
+    advice: what a user can do if they are not there.
+
+  Raises:
+    ValueError: the record cannot be read, or lacks a part.
+  """
+  path = folder / CONFIG
+  # A record of code that could not fork has no such part.
+  before = {'ancestry': []} | json_files.read_object(path, advice=advice)
   lacking = [
     name
     for name, value in like.items()
@@ -196,12 +210,12 @@ def _read(path: pathlib.Path, like: dict[str, Any]) -> dict[str, Any]:
   return before
 
 
-def _differing(
+def differing(
   before: dict[str, Any], now: dict[str, Any]
 ) -> dict[str, dict[str, tuple[Any, Any]]]:
-  """Returns for each part of two records what was, and what is now."""
-  differing = {}
-  for part in ('config', 'data', *_OF_CODE, *_OF_MACHINE):
+  """Returns for each part of two records, by name, what was and what is."""
+  differences = {}
+  for part in ('config', 'data', *OF_CODE, *_OF_MACHINE):
     old, new = before[part], now[part]
     if not isinstance(old, dict):
       old, new = {part: old}, {part: new}
@@ -210,12 +224,12 @@ def _differing(
         traverse_util.flatten_dict(x, keep_empty_nodes=True, sep='.')
         for x in (old, new)
       )
-    differing[part] = {
+    differences[part] = {
       name: (old.get(name), new.get(name))
       for name in sorted(old.keys() | new.keys())
       if old.get(name) != new.get(name)
     }
-  return differing
+  return differences
 
 
 def _refused(pairs: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -235,12 +249,16 @@ def _refuse(
   advice: str = '',
 ) -> None:
   if pairs:
-    changes = [
-      f'{name} = {now!r} (there: {was!r})' for name, (was, now) in pairs.items()
-    ]
-    more = len(changes) - _NUM_SHOWN
-    text = '; '.join(changes[:_NUM_SHOWN]) + f'; and {more} more' * (more > 0)
     raise ValueError(
       f'workdir = {str(folder)!r}: must be another folder, or have the {what} '
-      f'of the run that it holds; {text}{advice}'
+      f'of the run that it holds; {shown(pairs)}{advice}'
     )
+
+
+def shown(pairs: Mapping[str, tuple[Any, Any]]) -> str:
+  """Returns the first differences of a part, for a message."""
+  changes = [
+    f'{name} = {now!r} (there: {was!r})' for name, (was, now) in pairs.items()
+  ]
+  more = len(changes) - _NUM_SHOWN
+  return '; '.join(changes[:_NUM_SHOWN]) + f'; and {more} more' * (more > 0)

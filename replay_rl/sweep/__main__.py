@@ -30,6 +30,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from replay_rl import command_line
+from replay_rl.disk import paths
 from replay_rl.sweep import cells as cells_lib
 from replay_rl.sweep import executors
 from replay_rl.sweep import local
@@ -164,6 +165,8 @@ def _paths(settings: Sequence[str]) -> tuple[pathlib.Path, pathlib.Path]:
     raise ValueError(
       '--collect = True: must be without --cells, --dry_run and settings'
     )
+  paths.check('--sweep', _SWEEP.value)
+  paths.check('--out', _OUT.value)
   file, out = (
     pathlib.Path(path).expanduser().resolve()
     for path in (_SWEEP.value, _OUT.value)

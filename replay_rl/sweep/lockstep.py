@@ -270,6 +270,7 @@ def _cell(
       cell.config,
       folder,
       stack,
+      ancestor=None,
       allow_code_change=work.allow_code_change,
       allow_memory=False,
       make_programs=programs.make,

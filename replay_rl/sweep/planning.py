@@ -19,6 +19,7 @@ from replay_rl.disk import durable
 from replay_rl.fit import bounds
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from replay_rl.run import entry
 from replay_rl.run import logs
 from replay_rl.run import packages
 from replay_rl.run import schedule
@@ -176,7 +177,7 @@ def check_finished(
   """Raises ValueError if the folder holds another run, or one of other code."""
   with built(cell.config) as (task, experiment):
     made_of = train.record(cell.config, experiment, task)
-  train.add_checkpoint(made_of, cell.config)
+  entry.add_checkpoint(made_of, cell.config)
   workdir.compare(folder, made_of, allow_code_change=allow_code_change)
 
 

@@ -25,7 +25,8 @@ RewardTerm = Callable[..., base.Array]
 class Verdicts(NamedTuple):
   """What a term reads.
 
-  is_correct: `[B]` float32, 1 for a right answer, else 0.
+  is_correct: `[B]` float32, 1 for a right answer, else 0; of a reward function
+    of a user, what it returned, see `verify.scoring`.
   is_formatted: `[B]` float32, 1 for a response with a complete boxed answer,
     else 0. A task that is judged in JAX does not have it.
   lengths: `[B]` int32, sampled tokens of each response.
@@ -44,7 +45,7 @@ def correctness(
   lengths: base.Array,
   is_finished: base.Array,
 ) -> base.Array:
-  """Returns 1 for a right answer, else 0."""
+  """Returns `is_correct`: 1 for a right answer, else 0."""
   _check(is_correct, is_formatted, lengths, is_finished)
   return jnp.asarray(is_correct, jnp.float32)
 

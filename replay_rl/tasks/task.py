@@ -104,6 +104,7 @@ class TextTask:
     reference_fn: the right answer to the problem of a row number.
     statuses: what the verifier may say of a response.
     sources: SHA-256 of what the task has read, in hexadecimal, by its name.
+    users: functions of a user that judge.
     notes: what a user should know of the data, a line each.
     close_fn: ends the processes that judge.
   """
@@ -116,6 +117,7 @@ class TextTask:
   decode_fn: Callable[[np.ndarray], str]
   statuses: tuple[str, ...]
   sources: Mapping[str, str]
+  users: tuple[Callable, ...]
   notes: tuple[str, ...]
   close_fn: Callable[[], None]
 
@@ -135,6 +137,11 @@ def notes(task: Task | TextTask) -> tuple[str, ...]:
 def sources(task: Task | TextTask) -> Mapping[str, str]:
   """Returns hashes of the contents that a task read; {} if it read none."""
   return task.sources if isinstance(task, TextTask) else {}
+
+
+def users(task: Task | TextTask) -> tuple[Callable, ...]:
+  """Returns the functions of a user that judge; () for a task in JAX."""
+  return task.users if isinstance(task, TextTask) else ()
 
 
 def close(task: Task | TextTask) -> None:

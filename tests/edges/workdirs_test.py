@@ -11,6 +11,8 @@ from absl.testing import parameterized
 from replay_rl import train
 from replay_rl.provenance import sources
 from replay_rl.rl import losses
+from replay_rl.run import checkpoint
+from tests import saved_run
 from tests import tiny
 from tests import train_test
 
@@ -47,6 +49,48 @@ class NamesTest(train_test.TrainTestCase):
       (workdir / name).write_text('')
     with self.assertRaisesRegex(ValueError, f"= '{workdir / name}': must be"):
       train.train(tiny.config(logging__tensorboard=True), workdir)
+
+
+class UnbegunTest(train_test.TrainTestCase):
+  def _fails(self, workdir, **changes):
+    """Starts a run that fails before its first iteration."""
+    memory = mock.Mock(side_effect=RuntimeError('out of memory'))
+    with self.assertRaisesRegex(RuntimeError, 'out of memory'):
+      train.train(tiny.config(**changes), workdir, make_programs=memory)
+
+  def test_a_run_that_failed_before_its_first_checkpoint_frees_its_folder(self):
+    workdir = self.workdir()
+    for size in (4, 2, 8):
+      self._fails(workdir, replay__batch_size=size)
+    for number, size in enumerate((4, 2), start=1):
+      of_old = workdir / f'unbegun/{number}/config.json'
+      config = json.loads(of_old.read_text())['config']
+      self.assertEqual(config['replay']['batch_size'], size)
+
+  def test_the_same_run_begins_again_and_the_lines_of_another_are_kept(self):
+    workdir = self.workdir()
+    with (
+      mock.patch.object(checkpoint.Checkpoints, 'save', side_effect=OSError),
+      self.assertRaises(OSError),
+    ):
+      train.train(tiny.config(), workdir)
+    lines = (workdir / 'metrics.jsonl').read_bytes()
+    self.assertTrue(lines)
+    self._fails(workdir)
+    self.assertFalse((workdir / 'unbegun').exists())
+    self._fails(workdir, replay__batch_size=4)
+    moved = workdir / 'unbegun/1/metrics.jsonl'
+    self.assertEqual(moved.read_bytes(), lines)
+    self.assertFalse((workdir / 'metrics.jsonl').exists())
+
+  def test_a_folder_that_lost_its_checkpoints_is_not_free(self):
+    workdir = self.workdir()
+    saved_run.save(workdir, tiny.config(), iteration=3)
+    (workdir / 'checkpoints').rename(workdir / 'moved')
+    (workdir / 'metrics.jsonl').write_text('{}\n' * 3)
+    with self.assertRaisesRegex(ValueError, '= 3: must be at most 2 where'):
+      train.train(tiny.config(replay__batch_size=4), workdir)
+    self.assertFalse((workdir / 'unbegun').exists())
 
 
 class ChangesTest(train_test.TrainTestCase):

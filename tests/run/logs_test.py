@@ -158,12 +158,12 @@ class LogTest(absltest.TestCase):
 class UnstartedTest(absltest.TestCase):
   def test_a_folder_that_lost_its_checkpoints_is_refused(self):
     folder = pathlib.Path(self.create_tempdir().full_path)
-    logs.check_unstarted(folder, lines_per_iteration=2, every=3)
+    logs.check_unstarted(folder, first=0, lines_per_iteration=2, every=3)
     path = folder / 'metrics.jsonl'
     path.write_text('{}\n' * 12)
-    logs.check_unstarted(folder, lines_per_iteration=2, every=3)
+    logs.check_unstarted(folder, first=0, lines_per_iteration=2, every=3)
     path.write_text('{}\n' * 14)
     with self.assertRaisesRegex(
       ValueError, '= 7: must be at most 6 where .* has no checkpoint; restore'
     ):
-      logs.check_unstarted(folder, lines_per_iteration=2, every=3)
+      logs.check_unstarted(folder, first=0, lines_per_iteration=2, every=3)

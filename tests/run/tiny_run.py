@@ -137,6 +137,7 @@ def text_task(calls: list | None = None) -> task_lib.TextTask:
     decode_fn=like.decode_fn,
     statuses=STATUSES,
     sources={},
+    users=(),
     notes=(),
     close_fn=lambda: None,
   )

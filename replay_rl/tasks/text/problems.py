@@ -7,14 +7,19 @@ import json
 import pathlib
 import re
 import zlib
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 from replay_rl import constants
 from replay_rl import json_files
 from replay_rl.tasks import task
 
+# (line, default_id=) -> its problem, and what of it became text
+ParseFn = Callable[..., tuple['Problem', tuple[str, ...]]]
 # Kinds of lines that `check` refuses or, if that is allowed, drops.
 KINDS = (
   'broken_line',
@@ -55,12 +60,15 @@ class Report(NamedTuple):
   dropped: the line numbers, from 1 on, by kind; kinds of `KINDS` without a line
     are absent.
   reason: why the first broken line is broken; empty if none is.
+  converted: how many of the problems kept had something that became text, by
+    what it was.
   """
 
   num_lines: int
   num_kept: int
   dropped: dict[str, tuple[int, ...]]
   reason: str
+  converted: dict[str, int]
 
 
 class Overlap(NamedTuple):
@@ -94,14 +102,28 @@ def parse(line: str | bytes, *, default_id: str) -> Problem:
   row = json_files.parse(line)
   if not isinstance(row, dict):
     raise ValueError(f'line = {line!r:.40}: must be a JSON object')
-  is_gsm8k = 'question' in row and 'problem' not in row
-  names = ('question', 'answer') if is_gsm8k else Problem._fields
+  return of_object(row, default_id=default_id)
+
+
+def is_gsm8k(row: Mapping[str, Any]) -> bool:
+  """Returns whether an object has the form of GSM8K."""
+  return 'question' in row and 'problem' not in row
+
+
+def of_object(row: Mapping[str, Any], *, default_id: str) -> Problem:
+  """Returns the problem of an object of one of the forms of `parse`.
+
+  Raises:
+    ValueError: the object has neither form.
+  """
+  is_original = is_gsm8k(row)
+  names = ('question', 'answer') if is_original else Problem._fields
   for name in names:
     if not isinstance(row.get(name), str):
       value = constants.shown(row.get(name))
       raise ValueError(f'{name} = {value}: must be a string')
     row[name].encode()  # Raises ValueError for a single surrogate.
-  if not is_gsm8k:
+  if not is_original:
     return Problem(*(row[name].strip() for name in names))
   if row['answer'].count('####') != 1:
     value = constants.shown(row['answer'])
@@ -110,12 +132,19 @@ def parse(line: str | bytes, *, default_id: str) -> Problem:
   return Problem(default_id, row['question'].strip(), answer)
 
 
+def _strict(
+  line: str | bytes, *, default_id: str
+) -> tuple[Problem, tuple[str, ...]]:
+  return parse(line, default_id=default_id), ()
+
+
 def check(
-  lines: Iterable[str | bytes],
+  lines: Iterable[Any],
   *,
   source: str,
   allowed: frozenset[str],
   drop_flag: str | None = None,
+  parse_fn: ParseFn = _strict,
 ) -> tuple[list[Problem], Report]:
   """Returns the problems of lines of JSON, and a report on the other lines.
 
@@ -130,6 +159,7 @@ def check(
     allowed: those of `KINDS` that may be dropped.
     drop_flag: the flag with which a user of the calling program sets `allowed`,
       for errors; None if it has none.
+    parse_fn: reads a line; by default `parse`, which converts nothing.
 
   Raises:
     ValueError: a line is of a kind that is not allowed (the message has counts
@@ -141,11 +171,14 @@ def check(
     )
   dropped = collections.defaultdict(list)
   kept, ids, texts = [], set(), set()
+  converted = collections.Counter()
   reason = ''
   number = 0
   for number, line in enumerate(lines, start=1):
     try:
-      problem = parse(line, default_id=f'{source}-{number - 1:05d}')
+      problem, conversions = parse_fn(
+        line, default_id=f'{source}-{number - 1:05d}'
+      )
     except ValueError as error:
       dropped['broken_line'].append(number)
       reason = reason or str(error)
@@ -161,6 +194,7 @@ def check(
       dropped['duplicate_problem'].append(number)
     else:
       kept.append(problem)
+      converted.update(conversions)
       ids.add(problem.id)
       texts.add(text)
   report = Report(
@@ -168,6 +202,7 @@ def check(
     num_kept=len(kept),
     dropped={kind: tuple(dropped[kind]) for kind in KINDS if kind in dropped},
     reason=reason,
+    converted=dict(converted),
   )
   if refused := [kind for kind in report.dropped if kind not in allowed]:
     how = ''
@@ -215,14 +250,15 @@ def lines(path: str | pathlib.Path) -> list[bytes]:
   Raises:
     ValueError: the file is missing, or a `.gz` file is damaged.
   """
-  result = _unpacked(pathlib.Path(path)).split(b'\n')
+  result = unpacked(pathlib.Path(path)).split(b'\n')
   # Editors and shells end a file with any number of line breaks.
   while result and not result[-1].strip():
     result.pop()
   return result
 
 
-def _unpacked(path: pathlib.Path) -> bytes:
+def unpacked(path: pathlib.Path) -> bytes:
+  """Returns the content of a file, plain or `.gz`; see `lines`."""
   if not path.is_file():
     raise ValueError(f'path = {str(path)!r}: must be a file')
   content = path.read_bytes()

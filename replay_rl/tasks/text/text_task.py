@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,21 @@ from replay_rl.tasks.text import datasets
 from replay_rl.tasks.text import problems as problems_lib
 from replay_rl.tasks.text import prompt_stream
 from replay_rl.tasks.verify import extraction
+from replay_rl.tasks.verify import scoring
 from replay_rl.tasks.verify import verifier
+from replay_rl.tasks.verify import worker
 
-VerifierFn = Callable[[], verifier.Verifier]
+# (prompts, completions, references) -> verdicts
+VerifyFn = Callable[[list[str], list[str], list[str]], list['TextVerdict']]
+
+
+class TextVerdict(NamedTuple):
+  """What is said of one completion, by the verifier or a reward function."""
+
+  reward: float
+  is_correct: bool
+  is_formatted: bool
+  status: str
 
 
 def make(
@@ -39,11 +52,12 @@ def make(
   max_prompt_tokens: int,
   drop_long_prompts: bool,
   max_new_tokens: int,
-  reward_fn: rewards.RewardTerm,
+  shaping_fn: rewards.RewardTerm,
   num_workers: int,
   answer_timeout: float,
   memory_limit: int,
   max_answer_chars: int,
+  reward_fn: str | None,
 ) -> task.TextTask:
   """Returns the task of answering problems.
 
@@ -63,11 +77,12 @@ def make(
     max_prompt_tokens: L.
     drop_long_prompts: leave out problems with longer prompts.
     max_new_tokens: R.
-    reward_fn: see `rewards`.
+    shaping_fn: see `rewards`.
     num_workers: processes that verify; they start with the first response.
     answer_timeout: seconds, see `verifier.Verifier`.
     memory_limit: bytes, see `verifier.Verifier`.
     max_answer_chars: see `verifier.Verifier`.
+    reward_fn: see `scoring.load`; None for the verifier.
 
   Raises:
     ValueError: an argument is not as above, files are missing or damaged, the
@@ -110,14 +125,23 @@ def make(
   for name, (of_set, kept) in tables.items():
     hashes[name] = problems_lib.content_hash(of_set)
     notes += _notes(name, of_set, kept, words)
-  verifier_fn = functools.cache(
-    lambda: verifier.Verifier(
-      num_workers=num_workers,
-      answer_timeout=answer_timeout,
-      memory_limit=memory_limit,
-      max_answer_chars=max_answer_chars,
+  limits = {
+    'num_workers': num_workers,
+    'answer_timeout': answer_timeout,
+    'memory_limit': memory_limit,
+  }
+  if reward_fn is None:
+    users = ()
+    started = functools.cache(
+      lambda: verifier.Verifier(max_answer_chars=max_answer_chars, **limits)
     )
-  )
+    verify_fn = functools.partial(_verified, started)
+  else:
+    users = (scoring.load(reward_fn),)
+    started = functools.cache(
+      lambda: scoring.Scorer(scoring.absolute(reward_fn), **limits)
+    )
+    verify_fn = functools.partial(_scored, started)
   return task.TextTask(
     shape=task.Shape(
       vocab_size=words.vocab_size,
@@ -132,22 +156,59 @@ def make(
       judge,
       tokenizer=words,
       problems=both,
-      reward_fn=reward_fn,
-      verifier_fn=verifier_fn,
+      shaping_fn=shaping_fn,
+      verify_fn=verify_fn,
     ),
     reference_fn=lambda row: both[row].answer,
     decode_fn=functools.partial(words.decode, skip_special=False),
     statuses=tuple(_as_name(status) for status in verifier.STATUSES),
     sources={'tokenizer': words.content_hash} | hashes,
+    users=users,
     notes=tuple(notes),
-    close_fn=functools.partial(_close, verifier_fn),
+    close_fn=functools.partial(_close, started),
   )
 
 
-def _close(verifier_fn: Any) -> None:
-  """Ends the processes of the verifier, if it was ever asked for."""
-  if verifier_fn.cache_info().currsize:
-    verifier_fn().close()
+def _close(started: Any) -> None:
+  """Ends the processes that judge, if they were ever asked for."""
+  if started.cache_info().currsize:
+    started().close()
+
+
+def _verified(
+  started: Callable[[], verifier.Verifier],
+  prompts: list[str],
+  completions: list[str],
+  references: list[str],
+) -> list[TextVerdict]:
+  del prompts
+  return [
+    TextVerdict(
+      float(x.is_correct), x.is_correct, x.kind == extraction.BOXED, x.status
+    )
+    for x in started().judge(completions, references)
+  ]
+
+
+def _scored(
+  started: Callable[[], scoring.Scorer],
+  prompts: list[str],
+  completions: list[str],
+  references: list[str],
+) -> list[TextVerdict]:
+  return [
+    TextVerdict(
+      score.reward,
+      score.status == worker.CORRECT,
+      (extraction.extract(text) or ('', ''))[1] == extraction.BOXED,
+      score.status,
+    )
+    for text, score in zip(
+      completions,
+      started().judge(prompts, completions, references),
+      strict=True,
+    )
+  ]
 
 
 def judge(
@@ -158,8 +219,8 @@ def judge(
   *,
   tokenizer: tokenizer_lib.Tokenizer,
   problems: Sequence[problems_lib.Problem],
-  reward_fn: rewards.RewardTerm,
-  verifier_fn: VerifierFn,
+  shaping_fn: rewards.RewardTerm,
+  verify_fn: VerifyFn,
 ) -> task.Judgement:
   """Verifies responses and shapes their rewards.
 
@@ -170,29 +231,27 @@ def judge(
     references: `[B]` int32, indices in `problems`.
     tokenizer: of the model.
     problems: the problems, with the right answers.
-    reward_fn: see `rewards`.
-    verifier_fn: returns the verifier.
+    shaping_fn: see `rewards`.
+    verify_fn: judges texts.
   """
   texts = [
     tokenizer.decode(row[:length], skip_special=True)
     for row, length in zip(responses, lengths, strict=True)
   ]
-  verdicts = verifier_fn().judge(
-    texts, [problems[i].answer for i in references]
+  verdicts = verify_fn(
+    [problems[i].problem for i in references],
+    texts,
+    [problems[i].answer for i in references],
   )
-  is_correct = np.array([verdict.is_correct for verdict in verdicts])
-  is_formatted = np.array(
-    [verdict.kind == extraction.BOXED for verdict in verdicts]
-  )
-  shaped = reward_fn(
-    is_correct.astype(np.float32),
-    is_formatted.astype(np.float32),
+  shaped = shaping_fn(
+    np.array([verdict.reward for verdict in verdicts], np.float32),
+    np.array([verdict.is_formatted for verdict in verdicts], np.float32),
     lengths,
     is_finished,
   )
   return task.Judgement(
     rewards=np.asarray(shaped, np.float32),
-    is_correct=is_correct,
+    is_correct=np.array([verdict.is_correct for verdict in verdicts]),
     statuses=np.array([_as_name(verdict.status) for verdict in verdicts]),
   )
 

@@ -25,7 +25,8 @@ from multiprocessing import connection
 from replay_rl.tasks.verify import restarts
 from replay_rl.tasks.verify import worker as worker_lib
 
-VerifyFn = Callable[[str, str], bool]  # (answer, reference) -> is correct
+# (answer, reference) -> is correct; or any texts -> a text for the caller
+VerifyFn = Callable[..., bool | str]
 
 _CHUNK = 16  # Answers in a message: enough to hide the pipe.
 # The limit counts processor time, which other programs do not disturb. An
@@ -52,7 +53,7 @@ class Pool:
     self,
     *,
     verify_fn: VerifyFn,
-    warm_up: tuple[str, str],
+    warm_up: tuple[str, ...],
     num_workers: int,
     answer_timeout: float,
     memory_limit: int,
@@ -62,7 +63,7 @@ class Pool:
     Args:
       verify_fn: a function of a module, since it is pickled by name. It may
         raise `worker.UnreadableError`.
-      warm_up: (answer, reference) that each worker judges first, without reply.
+      warm_up: the texts that each worker judges first, without reply.
       num_workers: processes, at least 1.
       answer_timeout: seconds of processor time for one answer, positive. An
         answer that sleeps is stopped after ten times as long by the clock.
@@ -115,15 +116,16 @@ class Pool:
     """Workers that something killed before they were ready, so far."""
     return self._killed_starts.num
 
-  def run(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the status of each (answer, reference), in their order.
+  def run(self, pairs: Sequence[tuple[str, ...]]) -> list[str]:
+    """Returns the status of each pair, in their order.
 
     Args:
-      pairs: (answer, reference) each.
+      pairs: (answer, reference) each, or what else the verify function takes.
 
     Returns:
       'correct', 'wrong', 'unreadable', 'timeout' or 'crashed' for each pair.
-      'crashed' also stands for any other exception of the verify function.
+      'crashed' also stands for any other exception of the verify function. If
+      that returns a text, it is that text.
 
     Raises:
       ValueError: the pool is closed.
@@ -138,7 +140,7 @@ class Pool:
       self.close()
       raise
 
-  def _run(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+  def _run(self, pairs: Sequence[tuple[str, ...]]) -> list[str]:
     statuses = [''] * len(pairs)
     pending = collections.deque(range(len(pairs)))
     num_left = len(pairs)
@@ -245,7 +247,7 @@ class _Worker:
 
   def give(
     self,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[tuple[str, ...]],
     pending: collections.deque[int],
     num_tasks: int,
   ) -> None:

@@ -40,15 +40,15 @@ class UnreadableError(ValueError):
 class WorkerSettings(NamedTuple):
   """The first message to a worker.
 
-  verify_fn: pickled `(answer, reference) -> bool`.
-  warm_up: a pair to judge first, so that no answer pays for imports.
+  verify_fn: pickled `pool.VerifyFn`.
+  warm_up: texts to judge first, so that no answer pays for imports.
   answer_timeout: seconds of processor time for an answer.
   wall_timeout: seconds by the clock for an answer.
   memory_limit: bytes of address space.
   """
 
   verify_fn: bytes
-  warm_up: tuple[str, str]
+  warm_up: tuple[str, ...]
   answer_timeout: float
   wall_timeout: float
   memory_limit: int
@@ -116,10 +116,10 @@ def _serve(pipe: connection.Connection) -> None:
     return
   pipe.send_bytes(READY.encode())
   while True:
-    for answer, reference in pipe.recv():
+    for texts in pipe.recv():
       signal.setitimer(signal.ITIMER_PROF, settings.answer_timeout)
       signal.setitimer(signal.ITIMER_REAL, settings.wall_timeout)
-      status = _judge(verify_fn, answer, reference)
+      status = _judge(verify_fn, texts)
       signal.setitimer(signal.ITIMER_PROF, 0)
       signal.setitimer(signal.ITIMER_REAL, 0)
       pipe.send_bytes(status.encode())
@@ -129,11 +129,12 @@ def _serve(pipe: connection.Connection) -> None:
         return
 
 
-def _judge(
-  verify_fn: Callable[[str, str], bool], answer: str, reference: str
-) -> str:
+def _judge(verify_fn: Callable[..., bool | str], texts: tuple[str, ...]) -> str:
   try:
-    return CORRECT if verify_fn(answer, reference) else WRONG
+    verdict = verify_fn(*texts)
+    if isinstance(verdict, str):
+      return verdict
+    return CORRECT if verdict else WRONG
   except UnreadableError:
     return UNREADABLE
   except MemoryError:

@@ -125,7 +125,7 @@ class CheckTest(parameterized.TestCase):
     lines = [line('a', 'x'), line('b', 'y')]
     kept, report = problems.check(lines, source='set', allowed=NONE)
     self.assertEqual([p.id for p in kept], ['a', 'b'])
-    self.assertEqual(report, problems.Report(2, 2, {}, ''))
+    self.assertEqual(report, problems.Report(2, 2, {}, '', {}))
 
   def test_ids_are_given_by_line(self):
     rows = [{'question': text, 'answer': '#### 1'} for text in 'xy']

@@ -16,6 +16,7 @@ from replay_rl.tasks.text import problems as problems_lib
 from replay_rl.tasks.text import text_task
 from tests import tiny_text
 from tests import tiny_tokenizer
+from tests.tasks.verify import reward_functions
 
 
 def _reward(*arguments):
@@ -25,7 +26,7 @@ def _reward(*arguments):
 
 def _make(folder, **changes):
   settings = dataclasses.asdict(tiny_text.settings(folder))
-  fixed = {'reward_fn': _reward, 'num_evaluation_prompts': None}
+  fixed = {'shaping_fn': _reward, 'num_evaluation_prompts': None}
   return text_task.make(**{**fixed, **settings, **changes})
 
 
@@ -106,6 +107,25 @@ class TextTest(parameterized.TestCase):
       ['correct', 'correct', 'wrong', 'no_answer', 'correct', 'wrong'],
     )
     self.assertLessEqual(set(judgement.statuses), set(self.task.statuses))
+
+  def test_rewards_of_a_function_of_a_user(self):
+    task = _make(self.folder, reward_fn=f'{reward_functions.__file__}:share')
+    self.addCleanup(task.close_fn)
+    (function,) = task.users
+    self.assertEqual(function.__name__, 'share')
+    # Problem 7 has the answer 8; the prompt is the text of the problem.
+    problem = tiny_text.PROBLEMS[7].problem
+    texts = [f'{problem} 8', '\\boxed{8}', 'no']
+    responses, lengths = self._responses(texts)
+    judgement = task.judge_fn(
+      responses, lengths, lengths < 100, np.array([7, 7, 7])
+    )
+    # A boxed answer has a bonus of 0.5.
+    self.assertEqual(judgement.rewards.tolist(), [3.0, 1.5, 0.0])
+    self.assertEqual(judgement.is_correct.tolist(), [True, True, False])
+    self.assertEqual(
+      judgement.statuses.tolist(), ['correct', 'correct', 'wrong']
+    )
 
   def test_what_comes_after_the_end_is_not_read(self):
     responses, lengths = self._responses(['3', '3'])
