@@ -4,6 +4,7 @@ import ast
 import pathlib
 import re
 import sys
+from typing import Any
 from unittest import mock
 
 import setuptools
@@ -47,12 +48,17 @@ def _name(requirement: str) -> str:
   return re.split('[<>=~!; ]', requirement)[0].lower().replace('_', '-')
 
 
-def requirements() -> tuple[set[str], dict[str, set[str]]]:
-  """Returns the packages of setup.py: of every install, and by extra."""
+def setup_keywords() -> dict[str, Any]:
+  """Returns what setup.py says to setuptools."""
   with mock.patch.object(setuptools, 'setup') as setup:
     code = compile((ROOT / 'setup.py').read_text(), 'setup.py', 'exec')
     exec(code, {'__file__': str(ROOT / 'setup.py')})
-  keywords = setup.call_args.kwargs
+  return setup.call_args.kwargs
+
+
+def requirements() -> tuple[set[str], dict[str, set[str]]]:
+  """Returns the packages of setup.py: of every install, and by extra."""
+  keywords = setup_keywords()
   return {_name(x) for x in keywords['install_requires']}, {
     extra: {_name(x) for x in names}
     for extra, names in keywords['extras_require'].items()
