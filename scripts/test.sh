@@ -34,7 +34,7 @@ say "Types"
 .venv/bin/pyright --warnings
 say "Documentation"
 # A link that leads nowhere, or a docstring that cannot be read, is an error.
-NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 say "Tests"
 # A process per core, up to 8 of about 3 GB; an idle one takes over tests.
 .venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \

@@ -76,7 +76,8 @@ th small { font-weight: 400; }
 .first td { border-top: 2px solid var(--line); }
 .arm { max-width: 12rem; min-width: 5rem; overflow-wrap: anywhere; }
 .prompt { min-width: 9rem; width: 25%; }
-.response { min-width: 14rem; width: 40%; }
+.response { min-width: 12rem; width: 35%; }
+.reference { min-width: 11rem; width: 15%; }
 td.text div { display: -webkit-box; -webkit-box-orient: vertical;
   -webkit-line-clamp: 2; overflow: hidden; overflow-wrap: anywhere; }
 td.text div, pre { font: .85rem/1.45 ui-monospace, monospace; }
