@@ -51,6 +51,8 @@ setuptools.setup(
       'tensorflow-datasets',
       'tokenizers',
     ],
+    # Builds the documentation site.
+    'docs': ['mkdocs-material', 'mkdocstrings[python]'],
     # Runs sweeps on many machines.
     'ray': ['ray'],
     # For the driver of CUDA 13, and for older ones.

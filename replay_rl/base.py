@@ -4,11 +4,12 @@ This module imports no other module of the package. Records are NamedTuples of
 arrays: each is a pytree without static values, so it can be checkpointed.
 
 Dimension letters, used in docstrings and as suffixes of local arrays:
-  B rollouts in a batch    T tokens of prompt and response   V vocabulary
-  L tokens of a prompt     R tokens of a response            C buffer slots
-  G rollouts of a group    P prompts                         D model width
-  H heads                  F fresh rollouts of an iteration  S seeds
-  N entries of a prompt table
+
+    B rollouts in a batch    T tokens of prompt and response   V vocabulary
+    L tokens of a prompt     R tokens of a response            C buffer slots
+    G rollouts of a group    P prompts                         D model width
+    H heads                  F fresh rollouts of an iteration  S seeds
+    N entries of a prompt table
 
 A number of a config is an array in the compiled program. `Scalar` is the type
 of a constant that may be a number or an array, see `constants`.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, types and the tests.
+# Lint, types, the tests and the documentation site.
 #
 # Usage: bash scripts/test.sh [--every] [--parity] [--tpu] [PYTEST ARGUMENT ...]
 #   --every   also four long tests of sweeps (in lockstep, and on Ray with a
@@ -10,7 +10,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-extras='test'
+extras='test,docs'
 ignored=(--ignore=tests/parity)
 while true; do
   case ${1:-} in
@@ -32,6 +32,9 @@ say "Lint"
 .venv/bin/ruff format --check .
 say "Types"
 .venv/bin/pyright --warnings
+say "Documentation"
+# A link that leads nowhere, or a docstring that cannot be read, is an error.
+NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 say "Tests"
 # A process per core, up to 8 of about 3 GB; an idle one takes over tests.
 .venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \

@@ -4,6 +4,7 @@ import ast
 import pathlib
 import re
 import sys
+from typing import Any
 from unittest import mock
 
 import setuptools
@@ -15,7 +16,8 @@ from tests import configs_test
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ('README.md', 'scripts/README.md', 'benchmarks/README.md') + tuple(
   str(path.relative_to(ROOT))
-  for path in sorted((ROOT / 'experiments').glob('*/README.md'))
+  for pattern in ('docs/**/*.md', 'experiments/*/README.md')
+  for path in sorted(ROOT.glob(pattern))
 )
 # An install line of a page, or a script that has one.
 _INSTALLS = re.compile(
@@ -38,6 +40,7 @@ _OF_COMMANDS = {
   'hf download': {'huggingface-hub'},
   '--source=': {'tensorflow-datasets', 'array-record'},
   'replay_rl.evaluate': {'tokenizers', 'safetensors', 'math-verify'},
+  'mkdocs': {'mkdocs-material', 'mkdocstrings[python]'},
 }
 _MODULES = {'absl': 'absl-py', 'orbax': 'orbax-checkpoint'}
 
@@ -47,12 +50,17 @@ def _name(requirement: str) -> str:
   return re.split('[<>=~!; ]', requirement)[0].lower().replace('_', '-')
 
 
-def requirements() -> tuple[set[str], dict[str, set[str]]]:
-  """Returns the packages of setup.py: of every install, and by extra."""
+def setup_keywords() -> dict[str, Any]:
+  """Returns what setup.py says to setuptools."""
   with mock.patch.object(setuptools, 'setup') as setup:
     code = compile((ROOT / 'setup.py').read_text(), 'setup.py', 'exec')
     exec(code, {'__file__': str(ROOT / 'setup.py')})
-  keywords = setup.call_args.kwargs
+  return setup.call_args.kwargs
+
+
+def requirements() -> tuple[set[str], dict[str, set[str]]]:
+  """Returns the packages of setup.py: of every install, and by extra."""
+  keywords = setup_keywords()
   return {_name(x) for x in keywords['install_requires']}, {
     extra: {_name(x) for x in names}
     for extra, names in keywords['extras_require'].items()
@@ -151,8 +159,9 @@ class InstallTest(absltest.TestCase):
     self.assertContainsSubset(
       {
         ('README.md', 'quickstart'),
-        ('README.md', 'gsm8k_tiny'),
-        ('README.md', 'gsm8k_qwen3_0_6b'),
+        ('docs/published_models.md', 'gsm8k_tiny'),
+        ('docs/published_models.md', 'gsm8k_qwen3_0_6b'),
+        ('docs/tutorials/ablation.md', 'quickstart'),
         ('scripts/README.md', 'math_qwen2_5_7b'),
       },
       configs,
@@ -168,7 +177,7 @@ class InstallTest(absltest.TestCase):
   def test_every_extra_that_a_text_names_is_there(self):
     _, extras = requirements()
     named = set()
-    for folder in ('replay_rl', 'scripts', 'tests', 'experiments', '.'):
+    for folder in ('replay_rl', 'scripts', 'tests', 'docs', 'experiments', '.'):
       for path in (ROOT / folder).glob('**/*.*' if folder != '.' else '*.md'):
         if path.suffix in ('.py', '.sh', '.md', '.sbatch'):
           text = path.read_text()

@@ -30,8 +30,9 @@ class SampleLine(NamedTuple):
   times_sampled: its uses so far, perhaps none.
   group_id: rollouts of one visit to a prompt share it.
   is_finished: False if the response was cut off at its longest length.
-  prompt_id, rollout_id: of the prompt and of the rollout; None in files of
-    runs that did not write them.
+  prompt_id, rollout_id: of the prompt and of the rollout.
+  is_correct: whether the answer is right, whatever the reward. These three are
+    None in files of runs that did not write them.
   """
 
   iteration: int
@@ -49,6 +50,7 @@ class SampleLine(NamedTuple):
   reference: str | None
   prompt_id: int | None = None
   rollout_id: int | None = None
+  is_correct: bool | None = None
 
 
 class ShownSamples(NamedTuple):
@@ -65,6 +67,7 @@ class ShownSamples(NamedTuple):
 
 
 _TEXT = runs.ValueKind(lambda x: isinstance(x, str), 'a text')
+_TRUTH = runs.ValueKind(lambda x: isinstance(x, bool), 'true or false')
 _KINDS = {
   'iteration': runs.COUNT,
   'seed': runs.COUNT,
@@ -75,7 +78,7 @@ _KINDS = {
   'policy_version': runs.COUNT,
   'times_sampled': runs.COUNT,
   'group_id': runs.COUNT,
-  'is_finished': runs.ValueKind(lambda x: isinstance(x, bool), 'true or false'),
+  'is_finished': _TRUTH,
   'prompt': _TEXT,
   'response': _TEXT,
   'reference': runs.ValueKind(
@@ -84,7 +87,7 @@ _KINDS = {
 }
 _OPTIONAL = dict.fromkeys(
   ('prompt_id', 'rollout_id'), runs.ValueKind(runs.is_integer, 'an integer')
-)
+) | {'is_correct': _TRUTH}
 
 
 def read(folder: str, *, arm: str, max_samples: int) -> ShownSamples:

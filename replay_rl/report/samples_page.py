@@ -14,17 +14,18 @@ _COLUMNS = {
   'arm': ('arm', ''),
   'seed': ('seed', ''),
   'iteration': ('iteration', ''),
+  'group_id': ('group', ''),
+  'prompt': ('prompt', ''),
+  'response': ('response', ''),
+  'is_correct': ('verdict', ''),
+  'reference': ('reference', ''),
   'reward': ('reward', ''),
   'advantage': ('advantage', ''),
   'age': ('age', 'learner steps'),
   'times_sampled': ('times sampled', 'uses so far'),
-  'prompt': ('prompt', ''),
-  'response': ('response', ''),
-  'reference': ('reference', ''),
   'is_finished': ('finished', ''),
   'learner_step': ('learner step', 'updates'),
   'policy_version': ('policy version', 'learner step'),
-  'group_id': ('group', ''),
   'prompt_id': ('prompt id', ''),
   'rollout_id': ('rollout id', ''),
 }
@@ -72,9 +73,11 @@ th[aria-sort=ascending] button::after { content: " ▲"; }
 th[aria-sort=descending] button::after { content: " ▼"; }
 th small { font-weight: 400; }
 .number { text-align: right; }
+.first td { border-top: 2px solid var(--line); }
 .arm { max-width: 12rem; min-width: 5rem; overflow-wrap: anywhere; }
 .prompt { min-width: 9rem; width: 25%; }
-.response { min-width: 14rem; width: 40%; }
+.response { min-width: 12rem; width: 35%; }
+.reference { min-width: 11rem; width: 15%; }
 td.text div { display: -webkit-box; -webkit-box-orient: vertical;
   -webkit-line-clamp: 2; overflow: hidden; overflow-wrap: anywhere; }
 td.text div, pre { font: .85rem/1.45 ui-monospace, monospace; }
@@ -94,8 +97,11 @@ pre { margin: 0; padding: .5rem .7rem; background: var(--faint);
 <p>Rollouts of the replay buffer, drawn uniformly after an iteration; the
 learner need not have used them. Age is the learner step at that time less the
 policy version that sampled the response, in learner steps. Reward and advantage
-are those stored with the rollout. A framed sign, such as
-<span class="odd">U+0000</span>, stands for a character that cannot be seen.</p>
+are those stored with the rollout. The verdict says whether the answer is right,
+whatever the reward. Rollouts of one group, a visit to a prompt, stand together
+below a thick line, unless the table is sorted by a column. A framed sign, such
+as <span class="odd">U+0000</span>, stands for a character that cannot be
+seen.</p>
 $notes
 <noscript><p>The samples are listed by JavaScript, which is off.</p></noscript>
 <form id="filters">
@@ -164,6 +170,7 @@ def _filters(arms: Sequence[sample_log.ShownSamples]) -> list[str]:
   return [
     _choice('arm', 'arm', {arm.arm: arm.arm for arm in arms}),
     _choice('seed', 'seed', {str(seed): seed for seed in seeds}),
+    _choice('is_correct', 'verdict', {'right': True, 'wrong': False}),
     _choice('is_finished', 'finished', {'yes': True, 'no': False}),
     *map(_range, _RANGES),
   ]
@@ -212,7 +219,9 @@ def _pack(arms: Sequence[sample_log.ShownSamples]) -> str:
   rows = [
     [cell(name, values[name]) for name in _COLUMNS]
     for arm in arms
-    for values in ({'arm': arm.arm} | line._asdict() for line in arm.kept)
+    for values in (
+      {'arm': arm.arm} | line._asdict() for line in sorted(arm.kept, key=_group)
+    )
   ]
   return page.for_script(
     {
@@ -222,3 +231,8 @@ def _pack(arms: Sequence[sample_log.ShownSamples]) -> str:
       'texts': list(places),
     }
   )
+
+
+def _group(line: sample_log.SampleLine) -> tuple[int, int, int]:
+  """Returns what puts the rollouts of a group together, in a stable sort."""
+  return line.iteration, line.seed, line.group_id

@@ -94,6 +94,17 @@ function shown(value) {
   return String(Number(value.toPrecision(4))).replace('-', '−');
 }
 
+/** Says of a sample whether its answer is right; – where the file does not. */
+function verdict(isCorrect) {
+  return isCorrect === null ? '–' : isCorrect ? 'right' : 'wrong';
+}
+
+/** Tells whether two samples are of one group. */
+function isSameGroup(one, other) {
+  return ['arm', 'iteration', 'seed', 'group_id'].every(
+    (name) => one[name] === other[name]);
+}
+
 /** Reads the form: empty fields filter nothing. */
 function readFilters(fields) {
   const filters = {equal: {}, ranges: {}, words: ''};
@@ -129,6 +140,7 @@ function cell(sample, name) {
     const lines = element('div', {}, ...text);
     return element('td', {class: `text ${name}`}, lines);
   }
+  if (name === 'is_correct') return element('td', {}, verdict(value));
   if (name === 'arm') return element('td', {class: 'arm'}, value);
   const side = typeof value === 'number' ? {class: 'number'} : {};
   return element('td', {...side, title: String(value)}, shown(value));
@@ -156,7 +168,7 @@ function start() {
   let first = 0;
 
   // The full texts are put into the page only when they are asked for.
-  function rowsOf(sample, number) {
+  function rowsOf(sample, number, isFirst) {
     const id = `texts-${number}`;
     const button = element('button', {
       type: 'button', 'aria-controls': id,
@@ -175,14 +187,17 @@ function start() {
     open(get('open').checked);
     button.addEventListener('click', () => open(texts.hidden));
     const cells = packed.columns.map((name) => cell(sample, name));
-    return [element('tr', {}, element('td', {}, button), ...cells), texts];
+    const start = isFirst ? {class: 'first'} : {};
+    return [element('tr', start, element('td', {}, button), ...cells), texts];
   }
 
   function draw() {
     const size = Number(get('size').value);
     const last = Math.min(first + size, selected.length);
+    const isFirst = (i) => order.name === null &&
+      (i === first || !isSameGroup(selected[i - 1], selected[i]));
     get('rows').replaceChildren(...selected.slice(first, last).flatMap(
-      (sample, i) => rowsOf(sample, first + i + 1)));
+      (sample, i) => rowsOf(sample, first + i + 1, isFirst(first + i))));
     const count = (number) => number.toLocaleString('en');
     get('place').textContent = selected.length === 0
       ? `none of ${count(samples.length)} samples`

@@ -2,6 +2,8 @@
 
 import importlib.util
 from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 from typing import NamedTuple
 
 from replay_rl.run import config as config_lib
@@ -24,6 +26,16 @@ class Need(NamedTuple):
 
 
 _MATH = "pip install -e '.[math]'"
+# Of the extra [math]: for problems in text, and for published models.
+_TEXT = {
+  'array_record': 'array_record',
+  'grain': 'grain',
+  'jinja2': 'jinja2',
+  'math_verify': 'math-verify',
+  'tensorflow_datasets': 'tensorflow-datasets',
+  'tokenizers': 'tokenizers',
+}
+_CHECKPOINT = {'safetensors': 'safetensors'}
 NEEDS = (
   Need(
     'logging.tensorboard',
@@ -31,23 +43,11 @@ NEEDS = (
     {'tensorboardX': 'tensorboardX'},
     'pip install tensorboardX',
   ),
-  Need(
-    'task',
-    lambda config: config.text is not None,
-    {
-      'array_record': 'array_record',
-      'grain': 'grain',
-      'jinja2': 'jinja2',
-      'math_verify': 'math-verify',
-      'tensorflow_datasets': 'tensorflow-datasets',
-      'tokenizers': 'tokenizers',
-    },
-    _MATH,
-  ),
+  Need('task', lambda config: config.text is not None, _TEXT, _MATH),
   Need(
     'model.checkpoint',
     lambda config: config.model.checkpoint is not None,
-    {'safetensors': 'safetensors'},
+    _CHECKPOINT,
     _MATH,
   ),
 )
@@ -63,13 +63,28 @@ def check(config: config_lib.Config) -> None:
   for need in NEEDS:
     if not need.is_used(config):
       continue
-    missing = [
-      package
-      for module, package in need.modules.items()
-      if importlib.util.find_spec(module) is None
-    ]
-    if missing:
-      raise ValueError(
-        f'{need.field} = {fields[need.field]!r}: must have the packages '
-        f'{", ".join(missing)}; {need.command}'
-      )
+    _check(need.field, fields[need.field], need.modules, need.command)
+
+
+def check_text(field: str, value: str) -> None:
+  """Raises ValueError if text or published models lack a package.
+
+  Args:
+    field, value: what needs them, for the message.
+  """
+  _check(field, value, _TEXT | _CHECKPOINT, _MATH)
+
+
+def _check(
+  field: str, value: Any, modules: Mapping[str, str], command: str
+) -> None:
+  missing = [
+    package
+    for module, package in modules.items()
+    if importlib.util.find_spec(module) is None
+  ]
+  if missing:
+    raise ValueError(
+      f'{field} = {value!r}: must have the packages {", ".join(missing)}; '
+      f'{command}'
+    )

@@ -71,7 +71,9 @@ def build(
     settings: how to compile the programs.
   """
   make = maker.Maker(parts, settings, _shardings(parts, settings))
-  read = functools.partial(samples_lib.read, num_samples=settings.num_shown)
+  read = functools.partial(
+    samples_lib.read, num_samples=settings.num_shown, task=task
+  )
   jitted = {'init': make.init(), 'samples': make.program(read)}
   evaluate, jitted['evaluate'] = make.evaluate(task)
   stopwatch = timing.Stopwatch()

@@ -44,13 +44,22 @@ def _of_json(kind: type, values: dict[str, Any], prefix: str) -> Any:
       'this code and in config.json; use the commit that trained the run'
     )
   for name, annotation in fields.items():
+    kinds = _kinds(annotation)
     sections = [
-      x
-      for x in (annotation, *typing.get_args(annotation))
-      if isinstance(x, type) and dataclasses.is_dataclass(x)
+      x for x in kinds if isinstance(x, type) and dataclasses.is_dataclass(x)
     ]
     value = values[name]
     if sections and value is not None:
       value = _of_json(sections[0], value, f'{prefix}{name}.')
+    elif value is not None and any(
+      typing.get_origin(x) is tuple for x in kinds
+    ):
+      value = tuple(value)  # JSON has lists alone.
     made[name] = value
   return kind(**made)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+  """Returns an annotation, and all that stand in it."""
+  inner = [kind for x in typing.get_args(annotation) for kind in _kinds(x)]
+  return [annotation, *inner]

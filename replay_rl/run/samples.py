@@ -23,6 +23,9 @@ class Shown(NamedTuple):
   rollouts: `[n, ...]`.
   times_sampled: `[n]` int32, uses so far.
   is_valid: `[n]` bool, False where the buffer holds fewer than n rollouts.
+  references: what the task reads to judge them, `[n, ...]`; None for a task in
+    text.
+  is_correct: `[n]` bool, whether the answer is right; None for a task in text.
   """
 
   iteration: base.Array
@@ -31,10 +34,22 @@ class Shown(NamedTuple):
   rollouts: base.Rollout
   times_sampled: base.Array
   is_valid: base.Array
+  references: base.PyTree
+  is_correct: base.Array | None
 
 
-def read(run: state.RunState, num_samples: int) -> Shown:
-  """Returns rollouts of the buffer, drawn uniformly, each at most once."""
+def read(
+  run: state.RunState,
+  num_samples: int,
+  task: task_lib.Task | task_lib.TextTask | None,
+) -> Shown:
+  """Returns rollouts of the buffer, drawn uniformly, each at most once.
+
+  Args:
+    run: the run.
+    num_samples: n; all slots where the buffer has fewer.
+    task: judges them if it does so in JAX.
+  """
   capacity = run.buffer.is_valid.shape[0]
   batch = buffer.sample(
     run.buffer,
@@ -43,6 +58,9 @@ def read(run: state.RunState, num_samples: int) -> Shown:
     min(num_samples, capacity),
     draw=sampling.gumbel_top_k,
   )
+  references = is_correct = None
+  if isinstance(task, task_lib.Task):
+    references, is_correct = _judged(batch.rollouts, task)
   return Shown(
     iteration=run.clock.iteration - 1,
     seed=run.seed,
@@ -50,7 +68,27 @@ def read(run: state.RunState, num_samples: int) -> Shown:
     rollouts=batch.rollouts,
     times_sampled=run.buffer.times_sampled.at[batch.slots].get(mode='clip'),
     is_valid=batch.is_valid,
+    references=references,
+    is_correct=is_correct,
   )
+
+
+def _judged(
+  rollouts: base.Rollout, task: task_lib.Task
+) -> tuple[base.PyTree, base.Array]:
+  """Returns the references of rollouts, and whether each answer is right."""
+  shape, tokens_BT = task.shape, rollouts.tokens
+  lengths_B = jnp.sum(rollouts.loss_mask, axis=1)
+  first_B = jnp.argmax(rollouts.loss_mask, axis=1)
+  # The rows that are not valid may have any tokens.
+  places_BR = first_B[:, None] + jnp.arange(shape.max_new_tokens)[None, :]
+  responses_BR = jnp.take_along_axis(tokens_BT, places_BR, 1, mode='clip')
+  is_token_BR = jnp.arange(shape.max_new_tokens)[None, :] < lengths_B[:, None]
+  references = task.references_fn(tokens_BT[:, : shape.prompt_length])
+  is_correct_B = task.reward_fn(
+    jnp.where(is_token_BR, responses_BR, shape.pad_id), lengths_B, references
+  )
+  return references, is_correct_B > 0
 
 
 def lines(
@@ -65,9 +103,11 @@ def lines(
   host = jax.device_get(shown)
   written = []
   for seed, row in np.argwhere(host.is_valid):
-    rollout = jax.tree.map(
-      lambda leaf, seed=seed, row=row: leaf[seed, row], host.rollouts
+    shown_row = jax.tree.map(
+      lambda leaf, seed=seed, row=row: leaf[seed, row],
+      (host.rollouts, host.references, host.is_correct),
     )
+    rollout, references, is_correct = shown_row
     sampled = np.flatnonzero(rollout.loss_mask)
     response = rollout.tokens[sampled]
     place = {
@@ -85,9 +125,11 @@ def lines(
       'rollout_id': rollout.rollout_id,
       'is_finished': np.isin(response[-1], task.shape.eos_ids),
     }
-    reference = None
     if isinstance(task, task_lib.TextTask):
-      reference = task.reference_fn(int(rollout.prompt_id))
+      reference, is_correct = _judged_on_host(rollout, response, task)
+    else:
+      reference = task.describe_fn(references)
+    numbers['is_correct'] = is_correct
     written.append(
       {
         **{name: logs.plain(value) for name, value in place.items()},
@@ -98,3 +140,18 @@ def lines(
       }
     )
   return written
+
+
+def _judged_on_host(
+  rollout: base.Rollout, response: np.ndarray, task: task_lib.TextTask
+) -> tuple[str, np.bool]:
+  """Returns the right answer to a prompt, and whether a response has it."""
+  row = int(rollout.prompt_id)
+  padding = (0, task.shape.max_new_tokens - len(response))
+  judgement = task.judge_fn(
+    np.pad(response, padding, constant_values=task.shape.pad_id)[None],
+    np.array([len(response)], np.int32),
+    np.isin(response[-1:], task.shape.eos_ids),
+    np.array([row], np.int32),
+  )
+  return task.reference_fn(row), judgement.is_correct[0]

@@ -123,8 +123,7 @@ def iterations(
     The state of the run at its end.
 
   Raises:
-    stopping.DivergedError, durable.WriteError, stopping.EmptyUpdatesError,
-    SystemExit: see `train.train`.
+    Exception: see `train.train`.
   """
   config, workdir = session.config, session.workdir
   experiment, programs = session.experiment, session.programs

@@ -16,6 +16,7 @@ from typing import Annotated
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from replay_rl import base
 from replay_rl import constants
@@ -59,7 +60,9 @@ def make(
     teacher_fn=functools.partial(
       teacher, num_digits=num_digits, forget_probability=forget_probability
     ),
+    references_fn=references,
     decode_fn=functools.partial(task.decode, symbols=SYMBOLS),
+    describe_fn=describe,
   )
 
 
@@ -88,6 +91,27 @@ def prompts(
     prompt_id=task.hash_tokens(tokens, lengths),
     references=_add(operands, is_kept),
   )
+
+
+def references(tokens: base.Array) -> base.Array:
+  """Returns the right answers to prompts, `[P, n + 1]` int32.
+
+  Args:
+    tokens: `[P, 2n + 2]` int32, as of `prompts`.
+  """
+  num_digits = tokens.shape[1] // 2 - 1
+  left, right = tokens[:, :num_digits], tokens[:, num_digits + 1 : -1]
+  return _add(jnp.stack([left, right]), jnp.ones(left.shape, bool))
+
+
+def describe(answer: np.ndarray) -> str:
+  """Returns an answer as it is written, and as people write it.
+
+  Args:
+    answer: `[n + 1]` int32, a row of the references.
+  """
+  written = ''.join(map(str, answer))
+  return f'{written} ({int(written[::-1])}, last digit first)'
 
 
 def reward(

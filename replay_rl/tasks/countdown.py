@@ -85,7 +85,9 @@ def make(
       max_number=max_number,
       slip_probability=slip_probability,
     ),
+    references_fn=references,
     decode_fn=functools.partial(task.decode, symbols=SYMBOLS + numbers),
+    describe_fn=lambda of_prompt: f'anything that gives {of_prompt.target}',
   )
 
 
@@ -119,6 +121,15 @@ def prompts(
     prompt_id=task.hash_tokens(tokens, lengths),
     references=references,
   )
+
+
+def references(tokens: base.Array) -> References:
+  """Returns what prompts ask for.
+
+  Args:
+    tokens: `[P, n + 3]` int32, as of `prompts`.
+  """
+  return References(numbers=tokens[:, :-3] - ZERO, target=tokens[:, -2] - ZERO)
 
 
 def reward(

@@ -101,7 +101,9 @@ def make(
       stop_probability=stop_probability,
       slip_probability=slip_probability,
     ),
+    references_fn=functools.partial(references, modulus=modulus),
     decode_fn=functools.partial(task.decode, symbols=_symbols(modulus)),
+    describe_fn=lambda of_prompt: f'# {of_prompt}',
   )
 
 
@@ -127,13 +129,30 @@ def prompts(
   problems = _problems(rng_key, num_prompts, max_operations, modulus)
   tokens = _prompt_tokens(problems, modulus)
   lengths = jnp.full([num_prompts], max_operations + 2, jnp.int32)
-  no_shifts = jnp.zeros_like(problems.operands)
   return base.Prompts(
     tokens=tokens,
     lengths=lengths,
     prompt_id=task.hash_tokens(tokens, lengths),
-    references=_last(_values(problems, no_shifts, modulus), problems),
+    references=_answers(problems, modulus),
   )
+
+
+def references(tokens: base.Array, *, modulus: int) -> base.Array:
+  """Returns the right answers to prompts, `[P]` int32.
+
+  Args:
+    tokens: `[P, N + 2]` int32, as of `prompts`.
+    modulus: m.
+  """
+  operations_PN = tokens[:, 1:-1]
+  numbers_PN = operations_PN - ZERO - modulus
+  problems = Problems(
+    start=tokens[:, 0] - ZERO,
+    operators=numbers_PN // (modulus - 1),
+    operands=numbers_PN % (modulus - 1) + 1,
+    num_operations=jnp.sum(operations_PN != BLANK, axis=1),
+  )
+  return _answers(problems, modulus)
 
 
 def reward(
@@ -255,6 +274,11 @@ def _values(problems: Problems, shifts: base.Array, modulus: int) -> base.Array:
   columns = (problems.operators.T, problems.operands.T, shifts.T)
   _, results_NB = jax.lax.scan(operate, problems.start, columns)
   return jnp.concatenate([problems.start[:, None], results_NB.T], axis=1)
+
+
+def _answers(problems: Problems, modulus: int) -> base.Array:
+  no_shifts = jnp.zeros_like(problems.operands)
+  return _last(_values(problems, no_shifts, modulus), problems)
 
 
 def _last(values: base.Array, problems: Problems) -> base.Array:

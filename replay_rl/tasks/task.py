@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task that is judged in JAX; all functions but `decode_fn` are pure.
+  """A task that is judged in JAX. The functions are pure.
 
   Attributes:
     shape: sizes and special tokens of prompts and responses.
@@ -57,7 +57,11 @@ class Task:
     reward_fn: judges responses: 1 for a right answer, else 0. Evaluations and
       the metric 'accuracy' report this.
     teacher_fn: demonstrations of an imperfect teacher, for the warm start.
+    references_fn: what `reward_fn` reads of prompts, from their tokens
+      `[P, L]`, as `prompts_fn` returns it.
     decode_fn: one row of tokens, `[n]` NumPy int, as text for people.
+    describe_fn: the right answer as text for people, from the references of one
+      prompt, as NumPy arrays.
     shaping_fn: the reward for the learner, from what `reward_fn` says and from
       lengths; see `rewards`.
   """
@@ -66,7 +70,9 @@ class Task:
   prompts_fn: PromptsFn
   reward_fn: base.RewardFn
   teacher_fn: TeacherFn
+  references_fn: Callable[[base.Array], base.PyTree]
   decode_fn: Callable[[np.ndarray], str]
+  describe_fn: Callable[[base.PyTree], str]
   shaping_fn: rewards.RewardTerm = rewards.correctness
 
 

@@ -94,6 +94,7 @@ class ReadTest(parameterized.TestCase):
     ('response', 3, '3: must be a text'),
     ('reference', 3, '3: must be a text or null'),
     ('age', 4, '4: must be learner_step - policy_version = 5'),
+    ('is_correct', None, 'None: must be true or false'),
     ('prompt_id', 0.5, '0.5: must be an integer'),
     ('rollout_id', None, 'None: must be an integer'),
   )
@@ -104,7 +105,11 @@ class ReadTest(parameterized.TestCase):
       self.read([line(**{key: value})])
 
   def test_the_ids_of_new_runs_are_read(self):
-    new, old = self.read([line(prompt_id=-3, rollout_id=8), line()]).kept
+    new, old = self.read(
+      [line(prompt_id=-3, rollout_id=8, is_correct=False), line()]
+    ).kept
+    self.assertIs(new.is_correct, False)
+    self.assertIsNone(old.is_correct)
     self.assertEqual((new.prompt_id, new.rollout_id), (-3, 8))
     self.assertEqual((old.prompt_id, old.rollout_id), (None, None))
     self.assertEmpty(self.stderr.getvalue())
@@ -116,13 +121,12 @@ class ReadTest(parameterized.TestCase):
     self.assertEmpty(self.stderr.getvalue())
     for read, record in zip(result.kept, written, strict=True):
       self.assertContainsSubset(record, read._asdict())
-      # Addition has no references.
       self.assertEqual(
         {key: type(value) for key, value in record.items()},
         {
           key: type(value)
           for key, value in line(
-            reference=None, prompt_id=0, rollout_id=0
+            prompt_id=0, rollout_id=0, is_correct=True
           ).items()
         },
       )
@@ -168,8 +172,33 @@ class PageTest(parameterized.TestCase):
     self.assertNotIn('<b>', text)
     text.encode('utf-8')  # A lone surrogate would raise.
     (sample,) = node('unpack(packed)', packed=self.packed(text))
-    ids = {'prompt_id': None, 'rollout_id': None}
+    ids = {'prompt_id': None, 'rollout_id': None, 'is_correct': None}
     self.assertEqual(sample, line(response=EVIL, prompt=ODD, arm=EVIL) | ids)
+
+  def test_rollouts_of_a_group_stand_together_in_the_order_of_the_file(self):
+    lines = [
+      line(group_id=group_id, seed=seed, reward=float(number))
+      for number, (seed, group_id) in enumerate(
+        [(1, 4), (0, 9), (0, 8), (1, 4), (0, 9)]
+      )
+    ]
+    packed = self.packed(self.page(*lines, line(iteration=2, reward=5.0)))
+    samples = node('unpack(packed)', packed=packed)
+    self.assertEqual(
+      [sample['reward'] for sample in samples], [5, 2, 1, 4, 0, 3]
+    )
+    is_same = node(
+      'unpack(packed).map((one, i, all) => i > 0 && '
+      'isSameGroup(all[i - 1], one))',
+      packed=packed,
+    )
+    self.assertEqual(is_same, [False, False, False, True, False, True])
+
+  def test_a_verdict_is_a_word(self):
+    words = node('[true, false, null].map(verdict)')
+    self.assertEqual(words, ['right', 'wrong', '–'])
+    text = self.page(line(is_correct=True))
+    self.assertIn('<option value="true">right</option>', text)
 
   def test_the_script_never_writes_html(self):
     self.assertNotRegex(

@@ -1,6 +1,9 @@
 """Tests of the packages that a config needs."""
 
+import contextlib
+import io
 import pathlib
+import subprocess
 import sys
 from unittest import mock
 
@@ -8,6 +11,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from replay_rl import train
+from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.run import packages
 from replay_rl.sweep import planning
 from tests import configs_test
@@ -57,6 +61,34 @@ class PackagesTest(parameterized.TestCase):
       self.assertRaisesRegex(ValueError, "^logging.tensorboard = 'yes': "),
     ):
       packages.check(config)
+
+  def test_evaluate_names_the_extra_that_it_lacks(self):
+    message = (
+      "error: program = 'evaluate': must have the packages grain, math-verify, "
+      "safetensors; pip install -e '.[math]'\n"
+    )
+    with (
+      _without('grain', 'math_verify', 'safetensors'),
+      contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
+      self.assertEqual(evaluate.main(['--model=x']), 2)
+    self.assertEqual(errors.getvalue(), message)
+
+  def test_evaluate_is_imported_without_them(self):
+    code = (
+      'import sys; sys.modules.update(dict.fromkeys('
+      "['grain', 'jinja2', 'tokenizers', 'math_verify', 'safetensors'])); "
+      'from replay_rl.evaluate import __main__; sys.exit(__main__.main([]))'
+    )
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      cwd=configs_test.ROOT,
+      capture_output=True,
+      text=True,
+    )
+    self.assertEqual(done.returncode, 2, done.stderr)
+    self.assertStartsWith(done.stderr, "error: program = 'evaluate': must have")
+    self.assertLen(done.stderr.splitlines(), 1)
 
   @parameterized.parameters('train', 'sweep')
   def test_nothing_is_built_or_written_without_them(self, program):
