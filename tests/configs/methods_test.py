@@ -233,3 +233,11 @@ class PageTest(absltest.TestCase):
     self.assertGreater(len(links), len(self.rows) - 8)  # Some have no paper.
     for text, number in links:
       self.assertEqual(text, number)
+
+  def test_the_readme_names_arms_that_exist(self):
+    readme = (configs_test.ROOT / 'README.md').read_text()
+    section = readme.split('## Methods\n')[1].split('\n## ')[0]
+    self.assertIn('(configs/methods.md)', section)
+    arms = re.findall('`([a-z0-9_]+)`', section)
+    self.assertGreater(len(arms), 20)
+    self.assertContainsSubset(arms, methods.ARMS)
