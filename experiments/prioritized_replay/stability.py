@@ -25,12 +25,22 @@ _METHODS = {
   'MIS': ('masked_importance_sampling(max_ratio=2.0)', None, None),
   'TOPR': ('topr()', None, None),
   'M2PO': ('m2po()', 'second_moment_cutoff(limit=0.04)', None),
+  'SAT': (
+    f'sat({_CLIP}, exponent=2.0)',
+    'log_ratio_quantile(quantile=0.9)',
+    None,
+  ),
   'decoupled PPO': (f'decoupled_ppo({_CLIP}, max_ratio=5.0)', None, None),
   'A-3PO': (f'a3po({_CLIP}, max_ratio=5.0)', None, None),
   'VCPO without b*': (
     'sequence_truncated_importance_sampling(max_ratio=8.0)',
     None,
     'ess_scaled_rate(on_policy_ess=1.0)',
+  ),
+  'GAC': (
+    f'clipped_surrogate({_CLIP}, dual_clip=10.0)',
+    None,
+    'gradient_alignment(lower=0.1, upper=0.5)',
   ),
 }
 
