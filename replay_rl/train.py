@@ -203,8 +203,8 @@ def opened(
 
   Args:
     stack: closes the run; its folder is locked until then.
-    config, workdir, ancestor, allow_code_change, allow_memory, make_programs,
-      functions: see `train`.
+    config, workdir, ancestor, functions: see `train`.
+    allow_code_change, allow_memory, make_programs: see `train`.
 
   Raises:
     ValueError: see `train`.
