@@ -1,4 +1,4 @@
-"""The arms on modular arithmetic, whose responses differ in length, 8 seeds.
+"""All arms on modular arithmetic, whose responses differ in length, tuned.
 
 Command: python -m replay_rl.sweep --out=runs/prioritized_replay/modular \
     --sweep=experiments/prioritized_replay/modular.py
@@ -11,4 +11,4 @@ from replay_rl.sweep import cells
 
 def get_cells() -> list[cells.Cell]:
   """Returns a cell for each arm."""
-  return study.compared('modular', study.ON_MODULAR)
+  return study.compared('modular', study.ARMS)

@@ -159,8 +159,8 @@ ARMS = {
   ),
 }
 
-# The best cells of the tuning sweeps: task, arm -> prompts of a generation and
-# learning rate.
+# The best cells of the tuning sweeps: task, arm -> prompts of a generation (for
+# `make`) and learning rate.
 TUNED = {
   'addition': {
     'GRPO': (2, 0.875e-4),
@@ -180,9 +180,21 @@ TUNED = {
     'decoupled PPO, lag 8': (2, 0.4375e-4),
   },
   'modular': {
-    'GRPO': (2, 1.75e-4),
-    'B': (4, 3.5e-4),
-    'freshness PER': (2, 1.75e-4),
+    'GRPO': (2, 3.5e-4),
+    'GRPO, 1.5 x rows': (2, 3.5e-4),
+    'naive replay': (2, 3.5e-4),
+    'anchored, uniform': (2, 3.5e-4),
+    'B': (2, 3.5e-4),
+    'B, no age limit': (2, 3.5e-4),
+    'B by group': (2, 3.5e-4),
+    'freshness PER': (2, 3.5e-4),
+    'two updates, uniform': (2, 3.5e-4),
+    'DGG': (4, 1.75e-4),
+    'GRPO, 64 prompts': (2, 3.5e-4),
+    'RePO, 64 prompts': (2, 3.5e-4),
+    'clip, lag 8': (2, 3.5e-4),
+    'M2PO, lag 8': (2, 1.75e-4),
+    'decoupled PPO, lag 8': (2, 1.75e-4),
   },
 }
 
@@ -191,7 +203,6 @@ MAIN = (
   *('GRPO', 'anchored, uniform', 'B'),
   *('freshness PER', 'two updates, uniform'),
 )
-ON_MODULAR = ('GRPO', 'B', 'freshness PER')
 
 
 def compared(task: str, names: Iterable[str]) -> list[cells.Cell]:

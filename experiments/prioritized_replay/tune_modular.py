@@ -12,9 +12,17 @@ from replay_rl.sweep import cells
 
 PROMPTS = (2, 4)
 RATES = (1.75e-4, 3.5e-4, 7e-4)
+# Arms that are the best at the lowest of them have one more.
+LOWER = (0.875e-4, *RATES)
+_LOW_ARMS = ('DGG', 'M2PO, lag 8', 'decoupled PPO, lag 8')
 
 
 def get_cells() -> list[cells.Cell]:
   """Returns a cell for each arm, batch and rate."""
-  grid = tuple(itertools.product(PROMPTS, RATES))
-  return study.tuning('modular', dict.fromkeys(study.ARMS, grid))
+  return study.tuning(
+    'modular',
+    {
+      arm: itertools.product(PROMPTS, LOWER if arm in _LOW_ARMS else RATES)
+      for arm in study.ARMS
+    },
+  )
