@@ -1,11 +1,12 @@
 """Accuracy of the arms of a sweep at equal cost, generation and updates.
 
-For each arm: interquartile means over seeds of the greedy accuracy on held-out
-prompts, at the evaluation that is the nearest to what every seed of every arm
-has spent, in cost units, in generated rollouts and in updates; of the mean over
-all evaluations until the equal cost; and of entropy and length of the fresh
-rollouts over the last tenth of that cost. A seed has collapsed if its accuracy
-at the equal cost is less than half of its highest before. AES has the
+For each arm: interquartile means over seeds of the accuracy on held-out
+prompts, greedy or `--score=eval/pass_at_1`, at the evaluation that is the
+nearest to what every seed of every arm has spent, in cost units, in generated
+rollouts and in updates; of the mean over all evaluations until the equal cost;
+and of entropy and length of the fresh rollouts over the last tenth of that
+cost. A seed has collapsed if its accuracy at the equal cost is less than half
+of its highest before. AES has the
 constants (1, 3, 5). In brackets: the difference to the baseline with its 95 %
 bootstrap interval, unpaired, and p, two-sided, after Holm over the arms.
 
@@ -37,6 +38,7 @@ _SHARE = (
 )
 _GENERATED, _UPDATES = 'ledger/rollouts', 'ledger/updates'
 _COUNTS = (budget.COST, _GENERATED, _UPDATES)
+SAMPLED = 'eval/pass_at_1'  # Of one sampled response to each prompt.
 
 
 class Cell(NamedTuple):
@@ -67,6 +69,13 @@ def evaluations(lines: list[dict]) -> list[dict]:
   return [line for line in lines if budget.SCORE in line]
 
 
+def until(lines: list[dict], cost: float) -> list[dict]:
+  """Returns the evaluations of a seed until a cost."""
+  return [
+    line for line in evaluations(lines) if line[budget.COST] <= 1.01 * cost
+  ]
+
+
 def spent(cells: dict[str, Cell], count: str) -> float:
   """Returns what all seeds have spent at their last evaluation, at least."""
   return min(
@@ -76,23 +85,20 @@ def spent(cells: dict[str, Cell], count: str) -> float:
   )
 
 
-def at(lines: list[dict], count: str, value: float) -> float:
+def at(lines: list[dict], score: str, count: str, value: float) -> float:
   """Returns the accuracy of a seed where a count is the nearest to a value."""
   nearest = min(evaluations(lines), key=lambda line: abs(line[count] - value))
-  return nearest[budget.SCORE]
+  return nearest[score]
 
 
-def area(lines: list[dict], cost: float) -> float:
+def area(lines: list[dict], score: str, cost: float) -> float:
   """Returns the mean accuracy of the evaluations until a cost."""
-  scores = [
-    line[budget.SCORE]
-    for line in evaluations(lines)
-    if line[budget.COST] <= 1.01 * cost
-  ]
-  return float(np.mean(scores))
+  return float(np.mean([line[score] for line in until(lines, cost)]))
 
 
-def of_seed(lines: list[dict], spent_by_all: dict[str, float]) -> dict:
+def of_seed(
+  lines: list[dict], score: str, spent_by_all: dict[str, float]
+) -> dict:
   """Returns the numbers of a seed that the table shows."""
   cost = spent_by_all[budget.COST]
   last = [
@@ -100,20 +106,16 @@ def of_seed(lines: list[dict], spent_by_all: dict[str, float]) -> dict:
     for line in lines
     if (1 - _SHARE) * cost < line[budget.COST] <= 1.01 * cost
   ]
-  before = [
-    line[budget.SCORE]
-    for line in evaluations(lines)
-    if line[budget.COST] <= 1.01 * cost
-  ]
-  end = at(lines, budget.COST, cost)
+  highest = max(line[score] for line in until(lines, cost))
+  end = at(lines, score, budget.COST, cost)
   return {
     'equal cost': end,
-    'equal generation': at(lines, _GENERATED, spent_by_all[_GENERATED]),
-    'equal updates': at(lines, _UPDATES, spent_by_all[_UPDATES]),
-    'mean until then': area(lines, cost),
+    'equal generation': at(lines, score, _GENERATED, spent_by_all[_GENERATED]),
+    'equal updates': at(lines, score, _UPDATES, spent_by_all[_UPDATES]),
+    'mean until then': area(lines, score, cost),
     'entropy': float(np.mean([line['entropy'] for line in last])),
     'tokens': float(np.mean([line['response_length'] for line in last])),
-    'collapsed': float(end < 0.5 * max(before)),
+    'collapsed': float(end < 0.5 * highest),
   }
 
 
@@ -147,14 +149,14 @@ def difference(
   return float(gap(arm, baseline)), ends, p_value
 
 
-def ranking(cells: dict[str, Cell], baseline: str) -> None:
+def ranking(cells: dict[str, Cell], score: str, baseline: str) -> None:
   """Prints the table."""
   spent_by_all = {count: spent(cells, count) for count in _COUNTS}
   print(
     'every seed: ' + ', '.join(f'{k} {v:,.0f}' for k, v in spent_by_all.items())
   )
   rows = {
-    name: [of_seed(lines, spent_by_all) for lines in cell.seeds.values()]
+    name: [of_seed(lines, score, spent_by_all) for lines in cell.seeds.values()]
     for name, cell in cells.items()
   }
   values = {
@@ -184,30 +186,30 @@ def ranking(cells: dict[str, Cell], baseline: str) -> None:
     pair = [
       (values[x]['equal cost'], values[x]['tokens']) for x in (name, baseline)
     ]
-    score, ends = efficiency.of_seeds(*pair, efficiency.CONSTANTS[0])
+    efficient, ends = efficiency.of_seeds(*pair, efficiency.CONSTANTS[0])
     told = '' if ends is None else f'  ({ends[0]:+.3f} to {ends[1]:+.3f})'
-    print(f'  {score:+.3f}  {name}{told}')
+    print(f'  {efficient:+.3f}  {name}{told}')
 
 
-def choose(cells: dict[str, Cell]) -> None:
+def choose(cells: dict[str, Cell], score: str) -> None:
   """Prints the scores of all cells of each arm, the best first."""
   cost = spent(cells, budget.COST)
   arms: dict[str, list] = {}
   for folder, cell in cells.items():
-    score = np.mean([area(lines, cost) for lines in cell.seeds.values()])
+    mean = np.mean([area(lines, score, cost) for lines in cell.seeds.values()])
     settings = cell.config
     arm = folder.partition(',num_prompts')[0]
     arms.setdefault(arm, []).append(
       (
-        float(score),
+        float(mean),
         settings['sampler']['num_prompts'],
         settings['optimizer']['learning_rate'],
       )
     )
   for name, scores in arms.items():
     print(name)
-    for score, num_prompts, rate in sorted(scores, reverse=True):
-      print(f'  {score:.4f}  prompts {num_prompts}, rate {rate:g}')
+    for mean, num_prompts, rate in sorted(scores, reverse=True):
+      print(f'  {mean:.4f}  prompts {num_prompts}, rate {rate:g}')
 
 
 def main() -> None:
@@ -216,18 +218,21 @@ def main() -> None:
   parser.add_argument('runs', type=pathlib.Path, nargs='+')
   parser.add_argument('--baseline')
   parser.add_argument('--choose', action='store_true')
+  parser.add_argument(
+    '--score', choices=[budget.SCORE, SAMPLED], default=budget.SCORE
+  )
   arguments = parser.parse_args()
   cells = {}
   for runs in arguments.runs:
     cells |= read(runs)
   if arguments.choose:
-    choose(cells)
+    choose(cells, arguments.score)
     return
   if arguments.baseline not in cells:
     sys.exit(
       f'error: baseline = {arguments.baseline!r}: must be one of {list(cells)}'
     )
-  ranking(cells, arguments.baseline)
+  ranking(cells, arguments.score, arguments.baseline)
 
 
 if __name__ == '__main__':

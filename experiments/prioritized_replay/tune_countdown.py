@@ -12,7 +12,7 @@ from experiments.prioritized_replay import study
 from replay_rl.sweep import cells
 
 PROMPTS = (2, 4)
-RATES = (0.21875e-4, 0.4375e-4, 0.875e-4, 1.75e-4)
+RATES = (0.21875e-4, 0.4375e-4, 0.875e-4, 1.75e-4, 3.5e-4)
 
 
 def get_cells() -> list[cells.Cell]:
