@@ -6,9 +6,9 @@ nearest to what every seed of every arm has spent, in cost units, in generated
 rollouts and in updates; of the mean over all evaluations until the equal cost;
 and of entropy and length of the fresh rollouts over the last tenth of that
 cost. A seed has collapsed if its accuracy at the equal cost is less than half
-of its highest before. AES has the
-constants (1, 3, 5). In brackets: the difference to the baseline with its 95 %
-bootstrap interval, unpaired, and p, two-sided, after Holm over the arms.
+of its highest before. AES has the constants (1, 3, 5). In brackets: the
+difference to the baseline with its 95 % bootstrap interval, unpaired, and p,
+two-sided, after Holm over the arms.
 
 `--choose` prints the best cell of each arm of a tuning sweep instead: that with
 the highest mean accuracy over all evaluations, and its neighbours' scores.
