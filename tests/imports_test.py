@@ -94,7 +94,7 @@ class ImportsTest(absltest.TestCase):
     self.assertContainsSubset({'run.programs', 'base'}, reached)
     self.assertEqual(
       {name for name in reached if name.startswith('fit.')},
-      {'fit.machine', 'fit.memory', 'fit.working_memory'},
+      {'fit.advice', 'fit.machine', 'fit.memory', 'fit.working_memory'},
     )
 
   def test_public_classes_of_the_package_have_names_of_their_own(self):

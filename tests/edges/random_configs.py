@@ -29,6 +29,7 @@ from replay_rl import train
 from replay_rl.lm import architecture
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
+from replay_rl.run import entry
 from replay_rl.run import functions
 from replay_rl.run import state
 from tests import tiny
@@ -201,7 +202,7 @@ def check(
     return built[-1]
 
   with (
-    mock.patch.object(train, '_enter', side_effect=AcceptedError),
+    mock.patch.object(entry, 'enter', side_effect=AcceptedError),
     mock.patch.object(build, 'experiment', experiment),
     tempfile.TemporaryDirectory() as folder,
     warnings.catch_warnings(),

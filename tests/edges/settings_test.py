@@ -11,6 +11,7 @@ from absl.testing import parameterized
 from replay_rl import constants
 from replay_rl import train
 from replay_rl.parallel import host_memory
+from replay_rl.run import entry
 from replay_rl.run import functions
 from tests import tiny
 from tests import tiny_text
@@ -111,7 +112,7 @@ class MemoryTest(train_test.TrainTestCase):
         self.assertEqual(called.call_args.kwargs['allow_memory'], expected)
     with (
       mock.patch.object(host_memory, 'available', return_value=1),
-      mock.patch.object(train, '_enter', side_effect=InterruptedError),
+      mock.patch.object(entry, 'enter', side_effect=InterruptedError),
       self.assertWarnsRegex(UserWarning, '^memory = 0.00 GB: must be at most'),
       self.assertRaises(InterruptedError),
     ):
