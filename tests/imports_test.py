@@ -20,7 +20,7 @@ LAYERS = (
     'lazy',
     'tolerances',
   ),
-  ('parallel', 'disk', 'provenance'),
+  ('parallel', 'disk', 'provenance', 'bucket'),
   ('replay', 'rl', 'lm', 'tasks'),
   ('run',),
   ('fit', 'evaluate', 'report'),

@@ -36,6 +36,11 @@ _TEXT = {
   'tokenizers': 'tokenizers',
 }
 _CHECKPOINT = {'safetensors': 'safetensors'}
+# Scheme of an address -> what reads and writes there; also the name of an extra
+_STORES = {
+  'gs': ({'google.cloud.storage': 'google-cloud-storage'}, 'gcs'),
+  's3': ({'boto3': 'boto3'}, 's3'),
+}
 NEEDS = (
   Need(
     'logging.tensorboard',
@@ -75,16 +80,32 @@ def check_text(field: str, value: str) -> None:
   _check(field, value, _TEXT | _CHECKPOINT, _MATH)
 
 
+def check_bucket(field: str, value: str, scheme: str) -> None:
+  """Raises ValueError if an address lacks the package of its service.
+
+  Args:
+    field, value: the setting, for the message.
+    scheme: of the address, 'gs' or 's3'.
+  """
+  modules, extra = _STORES[scheme]
+  _check(field, value, modules, f"pip install -e '.[{extra}]'")
+
+
 def _check(
   field: str, value: Any, modules: Mapping[str, str], command: str
 ) -> None:
   missing = [
-    package
-    for module, package in modules.items()
-    if importlib.util.find_spec(module) is None
+    package for module, package in modules.items() if not _is_there(module)
   ]
   if missing:
     raise ValueError(
       f'{field} = {value!r}: must have the packages {", ".join(missing)}; '
       f'{command}'
     )
+
+
+def _is_there(module: str) -> bool:
+  try:
+    return importlib.util.find_spec(module) is not None
+  except ModuleNotFoundError:  # A package that would hold it is missing.
+    return False
