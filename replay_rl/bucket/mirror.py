@@ -236,26 +236,30 @@ def _fetch(
 ) -> None:
   partial = path.with_name(f'.{path.name}.partial')
   piece = path.with_name(f'.{path.name}.piece.partial')
-  with durable.refusing(path, num_bytes=sum(part.num_bytes for part in parts)):
+  num_bytes = sum(part.num_bytes for part in parts)
+  with durable.refusing(path, num_bytes=num_bytes):
     path.parent.mkdir(parents=True, exist_ok=True)
     partial.write_bytes(b'')
-    for index, part in enumerate(parts):
-      with open(piece, 'wb') as file:
-        try:
-          store.download(part.name, file)
-        except FileNotFoundError as error:
-          raise _damaged(store, part, 'missing') from error
-      if piece.stat().st_size != part.num_bytes:
-        raise _damaged(store, part, 'of another length')
-      if _digest(piece, 0, part) != part.sha256:
-        raise _damaged(store, part, 'changed')
+  for index, part in enumerate(parts):
+    # Not within `refusing`, which would take an error of the network for one
+    # of the disk.
+    with open(piece, 'wb') as file:
+      try:
+        store.download(part.name, file)
+      except FileNotFoundError as error:
+        raise _damaged(store, part, 'missing') from error
+    if piece.stat().st_size != part.num_bytes:
+      raise _damaged(store, part, 'of another length')
+    if _digest(piece, 0, part) != part.sha256:
+      raise _damaged(store, part, 'changed')
+    with durable.refusing(path, num_bytes=num_bytes):
       if index == 0:
         piece.replace(partial)
-        continue
-      with open(piece, 'rb') as source, open(partial, 'ab') as file:
-        shutil.copyfileobj(source, file)
-      piece.unlink()
-    partial.replace(path)
+      else:
+        with open(piece, 'rb') as source, open(partial, 'ab') as file:
+          shutil.copyfileobj(source, file)
+        piece.unlink()
+  partial.replace(path)
 
 
 def _leading(
