@@ -1,6 +1,7 @@
 """Servers on this machine that answer as the services of buckets do."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from unittest import mock
@@ -16,6 +17,7 @@ BUCKET = 'runs'
 @contextlib.contextmanager
 def amazon() -> Iterator[dict[str, str]]:
   """Yields the environment in which s3:// is a server of moto, and sets it."""
+  logging.getLogger('werkzeug').setLevel(logging.ERROR)  # A line a request.
   server = ThreadedMotoServer(ip_address='127.0.0.1', port=0, verbose=False)
   server.start()
   host, port = server.get_host_and_port()

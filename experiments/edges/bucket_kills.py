@@ -1,0 +1,143 @@
+"""Kills a run in a bucket at random moments, and compares what it becomes.
+
+The bucket is a server of moto on this machine. After each `kill -9` the same
+command continues with another, empty staging folder, as on a new machine. In
+the end every array of the last checkpoint and every byte of the metrics and
+samples must be those of a run in a local folder that nobody touched. Then it
+times iterations with a local folder and with the bucket.
+
+Command: PYTHONPATH=. python experiments/edges/bucket_kills.py
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+import kills
+
+from replay_rl.run import remote
+from tests import fake_bucket
+
+_CASE = kills.Case(0, lambda *_: None, kills.SMALL)
+_NUM_TIMED = 30  # Iterations of a run that is timed.
+_SAVED_EVERY = (1, 10)  # Iterations from one checkpoint to the next.
+
+
+def main() -> None:
+  """Prints two lines of JSON; status 1 if a run differs."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--kills', type=int, default=10)
+  parser.add_argument('--repeats', type=int, default=3, help='of a timed run')
+  parser.add_argument('--seed', type=int, default=0, help='of the moments')
+  options = parser.parse_args()
+  with tempfile.TemporaryDirectory() as folder, fake_bucket.amazon():
+    killed = compare(pathlib.Path(folder), options.kills, options.seed)
+    print(json.dumps(killed), flush=True)
+    print(json.dumps(timed(pathlib.Path(folder), options.repeats)), flush=True)
+  sys.exit(1 if killed['different'] else 0)
+
+
+def compare(folder: pathlib.Path, num_kills: int, seed: int) -> dict:
+  """Returns how the killed run differs from the untouched one."""
+  cache, untouched = folder / 'cache', folder / 'untouched'
+  # The first run fills the cache of programs; the second one is compared.
+  for workdir in (folder / 'compiled', untouched):
+    kills.finish(kills.start(workdir, _CASE, cache))
+  address = f's3://{fake_bucket.BUCKET}/killed'
+  began = time.monotonic()
+  run = _started(folder / 'first', address, cache)
+  kills.for_lines(run, 1)
+  seconds = time.monotonic() - began
+  kills.kill(run)
+  moments, done, num_ended = random.Random(seed), [], 0
+  for number in range(num_kills):
+    run = _started(folder / str(number), address, cache)
+    if moments.random() < 0.3:
+      time.sleep(moments.uniform(0, seconds))
+    else:
+      lines = _wait_for_staging(run)
+      kills.for_lines(run, lines + moments.randint(1, 3))
+      time.sleep(moments.uniform(0, 1))
+    num_ended += kills.has_ended(run)
+    kills.kill(run)
+    done.append(kills.num_lines(run.workdir))
+    shutil.rmtree(folder / str(number), ignore_errors=True)
+  kills.finish(_started(folder / 'last', address, cache))
+  with remote.readable('run', address) as copy:
+    different = kills.kill_resume.different(untouched, copy)
+  return {
+    'different': different,
+    'kills': num_kills,
+    'kills_after_the_end': num_ended,
+    'lines_in_the_staging_folder_at_each_kill': done,
+    'compared_bytes': sum(
+      (untouched / name).stat().st_size
+      for name in ('metrics.jsonl', 'samples.jsonl')
+    ),
+  }
+
+
+def timed(folder: pathlib.Path, repeats: int) -> dict:
+  """Returns seconds of an iteration by checkpoint.every and by folder."""
+  result = {}
+  for every in _SAVED_EVERY:
+    seconds = {'local': [], 'bucket': []}
+    flags = (
+      *kills.SMALL,
+      f'--config.num_iterations={_NUM_TIMED}',
+      f'--config.checkpoint.every={every}',
+    )
+    for repeat in range(repeats):
+      name = f'{every}-{repeat}'
+      for kind in seconds:
+        address = f's3://{fake_bucket.BUCKET}/{name}'
+        place = _place(folder / kind / name, address)
+        workdir = folder / kind / name / 'run'
+        run = kills.start(
+          workdir,
+          _CASE._replace(flags=flags),
+          folder / 'cache',
+          place if kind == 'bucket' else (),
+        )
+        kills.for_lines(run, 1)
+        began = time.monotonic()
+        kills.finish(run)
+        seconds[kind].append((time.monotonic() - began) / (_NUM_TIMED - 1))
+    medians = {kind: statistics.median(all_) for kind, all_ in seconds.items()}
+    result[f'checkpoint.every={every}'] = {
+      'seconds': {
+        kind: [round(x, 3) for x in sorted(all_)]
+        for kind, all_ in seconds.items()
+      },
+      'ratio_of_medians': round(medians['bucket'] / medians['local'], 2),
+    }
+  return result
+
+
+def _started(
+  staging: pathlib.Path, address: str, cache: pathlib.Path
+) -> kills.Run:
+  return kills.start(staging / 'run', _CASE, cache, _place(staging, address))
+
+
+def _place(staging: pathlib.Path, address: str) -> list[str]:
+  return [f'--workdir={address}', f'--staging={staging}']
+
+
+def _wait_for_staging(run: kills.Run) -> int:
+  """Returns the lines with which a run continues, once they are there."""
+  path = run.workdir / 'config.json'
+  while not path.exists() and not kills.has_ended(run):
+    time.sleep(0.005)
+  time.sleep(0.2)  # For the rest of the download.
+  return kills.num_lines(run.workdir)
+
+
+if __name__ == '__main__':
+  main()
