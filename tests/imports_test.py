@@ -16,6 +16,7 @@ LAYERS = (
     'choices',
     'overrides',
     'command_line',
+    'installed',
     'json_files',
     'lazy',
     'tolerances',

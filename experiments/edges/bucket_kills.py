@@ -21,7 +21,7 @@ import time
 
 import kills
 
-from replay_rl.run import remote
+from replay_rl.bucket import reading
 from tests import fake_bucket
 
 _CASE = kills.Case(0, lambda *_: None, kills.SMALL)
@@ -69,7 +69,7 @@ def compare(folder: pathlib.Path, num_kills: int, seed: int) -> dict:
     done.append(kills.num_lines(run.workdir))
     shutil.rmtree(folder / str(number), ignore_errors=True)
   kills.finish(_started(folder / 'last', address, cache))
-  with remote.readable('run', address) as copy:
+  with reading.readable('run', address) as copy:
     different = kills.kill_resume.different(untouched, copy)
   return {
     'different': different,

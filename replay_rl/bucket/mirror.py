@@ -229,6 +229,25 @@ def download(
       pass
 
 
+def prune(folder: pathlib.Path, manifest: manifest_lib.Manifest) -> None:
+  """Removes the files of a local copy that the bucket does not have.
+
+  Raises:
+    durable.WriteError: a file cannot be removed.
+  """
+  with durable.refusing(folder, num_bytes=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {folder / name for name in manifest.files}
+    kept |= {parent for path in kept for parent in path.parents}
+    for path in sorted(folder.rglob('*'), reverse=True):
+      if path in kept:
+        continue
+      if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+      else:
+        path.unlink(missing_ok=True)
+
+
 def _fetch(
   store: objects.Store,
   parts: Sequence[manifest_lib.Part],

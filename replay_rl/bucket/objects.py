@@ -14,9 +14,15 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from replay_rl import installed
 from replay_rl.disk import durable
 
 _ADDRESS = re.compile(r'(gs|s3)://([a-z0-9][a-z0-9._-]+[a-z0-9])/(.+)')
+# Scheme -> what reads and writes there, and the extra of this package with it.
+_PACKAGES = {
+  'gs': ({'google.cloud.storage': 'google-cloud-storage'}, 'gcs'),
+  's3': ({'boto3': 'boto3'}, 's3'),
+}
 _NUM_ATTEMPTS = 5  # Of a request, with waits that grow.
 _PER_REQUEST = 1000  # Objects that S3 removes at once, at most.
 
@@ -68,7 +74,8 @@ def parse(name: str, text: str | pathlib.Path) -> Address:
     text: as a user gave it; slashes at its end do not count.
 
   Raises:
-    ValueError: it is no address of a folder of a bucket.
+    ValueError: it is no address of a folder of a bucket, or the package of
+      the service is missing.
   """
   match = _ADDRESS.fullmatch(str(text).rstrip('/'))
   parts = match[3].split('/') if match else ['']
@@ -77,6 +84,8 @@ def parse(name: str, text: str | pathlib.Path) -> Address:
       f'{name} = {str(text)!r}: must be a path of a file system, or '
       'gs://BUCKET/FOLDER or s3://BUCKET/FOLDER'
     )
+  modules, extra = _PACKAGES[match[1]]
+  installed.check(name, str(text), modules, f"pip install -e '.[{extra}]'")
   return Address(*match.groups())
 
 
@@ -87,7 +96,6 @@ def connect(address: Address) -> Store:
 
   Raises:
     BucketError: there are no credentials.
-    ImportError: the package of the service is missing.
   """
   return {'gs': _google, 's3': _amazon}[address.scheme](address)
 

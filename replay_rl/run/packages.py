@@ -1,11 +1,9 @@
 """Packages that only some configs need, checked before anything is computed."""
 
-import importlib.util
 from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
 from typing import NamedTuple
 
+from replay_rl import installed
 from replay_rl.run import config as config_lib
 from replay_rl.run import rules
 
@@ -36,11 +34,6 @@ _TEXT = {
   'tokenizers': 'tokenizers',
 }
 _CHECKPOINT = {'safetensors': 'safetensors'}
-# Scheme of an address -> what reads and writes there; also the name of an extra
-_STORES = {
-  'gs': ({'google.cloud.storage': 'google-cloud-storage'}, 'gcs'),
-  's3': ({'boto3': 'boto3'}, 's3'),
-}
 NEEDS = (
   Need(
     'logging.tensorboard',
@@ -68,7 +61,7 @@ def check(config: config_lib.Config) -> None:
   for need in NEEDS:
     if not need.is_used(config):
       continue
-    _check(need.field, fields[need.field], need.modules, need.command)
+    installed.check(need.field, fields[need.field], need.modules, need.command)
 
 
 def check_text(field: str, value: str) -> None:
@@ -77,35 +70,4 @@ def check_text(field: str, value: str) -> None:
   Args:
     field, value: what needs them, for the message.
   """
-  _check(field, value, _TEXT | _CHECKPOINT, _MATH)
-
-
-def check_bucket(field: str, value: str, scheme: str) -> None:
-  """Raises ValueError if an address lacks the package of its service.
-
-  Args:
-    field, value: the setting, for the message.
-    scheme: of the address, 'gs' or 's3'.
-  """
-  modules, extra = _STORES[scheme]
-  _check(field, value, modules, f"pip install -e '.[{extra}]'")
-
-
-def _check(
-  field: str, value: Any, modules: Mapping[str, str], command: str
-) -> None:
-  missing = [
-    package for module, package in modules.items() if not _is_there(module)
-  ]
-  if missing:
-    raise ValueError(
-      f'{field} = {value!r}: must have the packages {", ".join(missing)}; '
-      f'{command}'
-    )
-
-
-def _is_there(module: str) -> bool:
-  try:
-    return importlib.util.find_spec(module) is not None
-  except ModuleNotFoundError:  # A package that would hold it is missing.
-    return False
+  installed.check(field, value, _TEXT | _CHECKPOINT, _MATH)

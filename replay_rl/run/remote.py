@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 import pathlib
-import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -18,19 +17,16 @@ from typing import NamedTuple
 
 import jax
 
-from replay_rl.bucket import manifest as manifest_lib
 from replay_rl.bucket import mirror as mirror_lib
 from replay_rl.bucket import objects
 from replay_rl.disk import durable
 from replay_rl.disk import paths
 from replay_rl.run import logs
-from replay_rl.run import packages
 from replay_rl.run import profiling
 from replay_rl.run import workdir as workdir_lib
 
 _RUN = 'run'  # The folder of the run in the staging folder.
 _ADDRESS = 'address'  # File beside it, which says what it is a copy of.
-_CHECKPOINTS = 'checkpoints'
 
 
 class Staging(NamedTuple):
@@ -64,7 +60,7 @@ def check(workdir: str | pathlib.Path, staging: Staging) -> None:
         'must be absent, unless --workdir is an address such as gs://BUCKET/RUN'
       )
     return
-  address = objects.parse('workdir', workdir)
+  objects.parse('workdir', workdir)
   if staging.folder is not None:
     paths.check('--staging', staging.folder)
   if jax.process_count() > 1:
@@ -72,7 +68,6 @@ def check(workdir: str | pathlib.Path, staging: Staging) -> None:
       f'workdir = {str(workdir)!r}: must be a path of a file system that all '
       f'{jax.process_count()} processes share; a bucket takes runs of one'
     )
-  packages.check_bucket('workdir', str(workdir), address.scheme)
 
 
 @contextlib.contextmanager
@@ -109,7 +104,7 @@ def opened(
       store, folder, claimed, at_end=[profiling.FOLDER]
     )
     try:
-      _prune(folder, claimed)
+      mirror_lib.prune(folder, claimed)
       mirror_lib.download(store, claimed, folder)
       logs.say(f'{address}: its local copy is {folder}')
       yield folder, mirror
@@ -126,72 +121,6 @@ def opened(
       mirror.finish()
       raise
     mirror.finish()
-
-
-@contextlib.contextmanager
-def readable(
-  name: str,
-  run: str | pathlib.Path,
-  *,
-  iteration: int | None = None,
-  checkpoints: bool = True,
-  connect: Callable[[objects.Address], objects.Store] = objects.connect,
-) -> Iterator[pathlib.Path]:
-  """Yields the folder of a run to read from, which may still be in progress.
-
-  A run in a bucket is copied to a temporary folder, which goes at the end.
-
-  Args:
-    name: of the setting, for messages.
-    run: path or address.
-    iteration: iterations done at the checkpoint to read; None for the newest.
-    checkpoints: whether any checkpoint is read.
-    connect: see `opened`.
-
-  Raises:
-    ValueError: there is no run at the address, or a package is missing.
-    objects.BucketError: the bucket cannot be read.
-    durable.WriteError: a local file cannot be written.
-  """
-  if not paths.is_address(run):
-    yield pathlib.Path(run).expanduser()
-    return
-  address = objects.parse(name, run)
-  packages.check_bucket(name, str(run), address.scheme)
-  store = connect(address)
-  manifest = manifest_lib.newest(store)
-  with tempfile.TemporaryDirectory(prefix='replay_rl-') as temporary:
-    folder = (
-      pathlib.Path(temporary) / pathlib.PurePosixPath(address.prefix).name
-    )
-    while True:
-      if manifest is None or not manifest.files:
-        raise ValueError(
-          f'{name} = {str(run)!r}: must be the address of a run with a '
-          'checkpoint'
-        )
-      step = manifest.iteration if iteration is None else iteration
-      read = {str(step)} if checkpoints else set[str]()
-      try:
-        _prune(folder, manifest)
-        mirror_lib.download(store, manifest, folder, _without(read))
-        break
-      except manifest_lib.ManifestError:
-        # The run may have gone on, and have removed what it needs no more.
-        before, manifest = manifest, manifest_lib.newest(store)
-        if manifest == before:
-          raise
-    yield folder
-
-
-def _without(steps: set[str]) -> Callable[[str], bool]:
-  """Returns whether to read a file: all but those of other checkpoints."""
-
-  def is_read(path: str) -> bool:
-    top, *rest = pathlib.PurePosixPath(path).parts
-    return top != _CHECKPOINTS or rest[0] in steps
-
-  return is_read
 
 
 def _place(address: objects.Address, folder: str | None) -> pathlib.Path:
@@ -226,22 +155,3 @@ def _check_address(place: pathlib.Path, address: objects.Address) -> None:
       f'{address}; it holds {others[0]!r}'
     )
   durable.write(path, str(address).encode())
-
-
-def _prune(folder: pathlib.Path, manifest: manifest_lib.Manifest) -> None:
-  """Removes the files of a local copy that the bucket does not have.
-
-  Raises:
-    durable.WriteError: a file cannot be removed.
-  """
-  with durable.refusing(folder, num_bytes=None):
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = {folder / name for name in manifest.files}
-    kept |= {parent for path in kept for parent in path.parents}
-    for path in sorted(folder.rglob('*'), reverse=True):
-      if path in kept:
-        continue
-      if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-      else:
-        path.unlink(missing_ok=True)
