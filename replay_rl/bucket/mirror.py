@@ -305,7 +305,7 @@ def _digest(path: pathlib.Path, first: int, part: manifest_lib.Part) -> str:
 
 
 def _opened(path: pathlib.Path, first: int, end: int) -> io.BufferedReader:
-  return io.BufferedReader(objects.Span(path, first, end))
+  return io.BufferedReader(objects.FileSpan(path, first, end))
 
 
 def _is_kept(path: pathlib.Path) -> bool:

@@ -100,7 +100,7 @@ def connect(address: Address) -> Store:
   return {'gs': _google, 's3': _amazon}[address.scheme](address)
 
 
-class Span(io.RawIOBase):
+class FileSpan(io.RawIOBase):
   """The bytes from `first` to `end` of a file, as a file of its own."""
 
   def __init__(self, path: pathlib.Path, first: int, end: int):
@@ -145,6 +145,7 @@ class Span(io.RawIOBase):
 def _amazon(address: Address) -> Store:
   import boto3
   import boto3.exceptions
+  import boto3.session
   import botocore.config
   import botocore.exceptions
 
@@ -168,7 +169,7 @@ def _amazon(address: Address) -> Store:
       raise _failure(address, error) from error
 
   with asked():
-    client: Any = boto3.client(
+    client: Any = boto3.session.Session().client(
       's3',
       config=botocore.config.Config(
         retries={'mode': 'standard', 'total_max_attempts': _NUM_ATTEMPTS}
