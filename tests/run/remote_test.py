@@ -71,9 +71,9 @@ class RemoteTest(parameterized.TestCase):
       printed = io.StringIO()
       with contextlib.redirect_stdout(printed):
         run = train.train(config, _ADDRESS, staging=self._staging())
-      text = ' '.join(printed.getvalue().split())
-      self.assertIn(f'{_ADDRESS}: its local copy is {self.folder}', text)
-      self.assertIn(f'{left.iteration} of 4 iterations are done', text)
+      text = ''.join(printed.getvalue().split())  # Lines are broken anywhere.
+      self.assertIn(f'{_ADDRESS}:itslocalcopyis{self.folder}/staging', text)
+      self.assertIn(f'{left.iteration}of4iterationsaredone', text)
       newest = manifest.newest(store)
       assert newest is not None
       self.assertEqual((newest.iteration, newest.owner), (4, None))
