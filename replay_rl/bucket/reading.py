@@ -36,7 +36,6 @@ def readable(
   *,
   iteration: int | None = None,
   checkpoints: bool = True,
-  connect: Callable[[objects.Address], objects.Store] = objects.connect,
 ) -> Iterator[pathlib.Path]:
   """Yields the folder of a run to read from, which may still be in progress.
 
@@ -47,7 +46,6 @@ def readable(
     run: path or address.
     iteration: iterations done at the checkpoint to read; None for the newest.
     checkpoints: whether any checkpoint is read.
-    connect: see `opened`.
 
   Raises:
     ValueError: there is no run at the address, or a package is missing.
@@ -58,7 +56,7 @@ def readable(
     yield pathlib.Path(run).expanduser()
     return
   address = objects.parse(name, run)
-  store = connect(address)
+  store = objects.connect(address)
   manifest = manifest_lib.newest(store)
   with tempfile.TemporaryDirectory(prefix='replay_rl-') as temporary:
     folder = (

@@ -11,7 +11,6 @@ import os
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -72,10 +71,7 @@ def check(workdir: str | pathlib.Path, staging: Staging) -> None:
 
 @contextlib.contextmanager
 def opened(
-  workdir: str | pathlib.Path,
-  staging: Staging,
-  *,
-  connect: Callable[[objects.Address], objects.Store] = objects.connect,
+  workdir: str | pathlib.Path, staging: Staging
 ) -> Iterator[tuple[pathlib.Path, mirror_lib.Mirror]]:
   """Yields the local folder of a run in a bucket, and its copy there.
 
@@ -84,7 +80,6 @@ def opened(
   Args:
     workdir: address of the run.
     staging: how it is entered.
-    connect: returns the objects below an address.
 
   Raises:
     ValueError: another process owns the run, or uses the local folder; or what
@@ -97,7 +92,7 @@ def opened(
   place = _place(address, staging.folder)
   with workdir_lib.locked(place):
     _check_address(place, address)
-    store = connect(address)
+    store = objects.connect(address)
     claimed = mirror_lib.claim(store, take_over=staging.take_over)
     folder = place / _RUN
     mirror = mirror_lib.Mirror(

@@ -1,7 +1,9 @@
 """A bucket in the memory of a test, whose requests can be made to fail."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
+from unittest import mock
 
 from replay_rl.bucket import objects
 
@@ -18,6 +20,12 @@ class Memory:
 
   content: dict[str, bytes] = dataclasses.field(default_factory=dict)
   before: Callable[[str, str], None] = lambda request, name: None
+
+  def connected(self) -> contextlib.AbstractContextManager:
+    """Returns a context in which every address is this bucket."""
+    return mock.patch.object(
+      objects, 'connect', side_effect=lambda address: self.store()
+    )
 
   def store(self) -> objects.Store:
     """Returns the store."""

@@ -1,14 +1,20 @@
 """Tests of reading a run that is in a bucket."""
 
 import argparse
+import contextlib
+import io
 import pathlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl import export
+from replay_rl import inspect
 from replay_rl.bucket import manifest
 from replay_rl.bucket import mirror
 from replay_rl.bucket import reading
+from replay_rl.evaluate import evaluator
+from replay_rl.report import __main__ as report
 from tests.bucket import memory_store
 
 _ADDRESS = str(memory_store.ADDRESS)
@@ -20,7 +26,7 @@ class ReadingTest(parameterized.TestCase):
     super().setUp()
     self.folder = pathlib.Path(self.create_tempdir().full_path)
     self.memory = memory_store.Memory()
-    self.connect = lambda address: self.memory.store()
+    self.enter_context(self.memory.connected())
 
   def _save(self, *steps):
     for step in steps:
@@ -35,9 +41,7 @@ class ReadingTest(parameterized.TestCase):
     return run
 
   def _read(self, **kwargs):
-    with reading.readable(
-      'RUN', _ADDRESS, connect=self.connect, **kwargs
-    ) as folder:
+    with reading.readable('RUN', _ADDRESS, **kwargs) as folder:
       self.assertEqual(folder.name, 'run')
       files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -95,6 +99,28 @@ class ReadingTest(parameterized.TestCase):
     mirror.claim(self.memory.store(), take_over=False)
     with self.assertRaisesRegex(ValueError, _NO_STEPS):
       self._read()
+
+  @parameterized.parameters(
+    (report.main, [_ADDRESS]),
+    (inspect.main, [_ADDRESS]),
+    (export.main, [f'--workdir={_ADDRESS}', '--out=x']),
+    (
+      evaluator.main,
+      [
+        *(f'--workdir={_ADDRESS}', '--benchmarks=a'),
+        *('--data_dir=a', '--out=x'),
+      ],
+    ),
+  )
+  def test_the_programs_read_from_addresses(self, main, arguments):
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+      self.assertEqual(main(arguments), 2)
+    self.assertRegex(printed.getvalue(), f'^error: .* = .*: {_NO_STEPS}')
+    self._save(2)
+    del self.memory.content['data/2/config.json/0']
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+      self.assertEqual(main(arguments), 2)
+    self.assertIn('config.json/0', printed.getvalue())
 
   def test_a_flag_takes_a_path_or_an_address(self):
     for text in ('runs/x', _ADDRESS):
