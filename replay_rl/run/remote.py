@@ -143,7 +143,12 @@ def _check_address(place: pathlib.Path, address: objects.Address) -> None:
   path = place / _ADDRESS
   if path.is_file() and path.read_text(errors='replace') == str(address):
     return
-  others = sorted(x.name for x in place.iterdir() if x.name != '.lock')
+  others = sorted(
+    x.name
+    for x in place.iterdir()
+    # A killed process leaves a partial file.
+    if x.name != '.lock' and not x.name.endswith('.partial')
+  )
   if others:
     raise ValueError(
       f'--staging = {str(place)!r}: must be an empty folder, or a copy of '

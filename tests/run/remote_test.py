@@ -126,7 +126,7 @@ class RemoteTest(parameterized.TestCase):
         pass
     self.assertEqual(file.read_text(), 'x')
     connect.assert_not_called()
-    shutil.rmtree(file.parent)
+    file.rename(file.with_name('.address.1.partial'))
     for address, error in (
       ('s3://bucket/x', contextlib.nullcontext()),
       ('s3://bucket/y', self.assertRaisesRegex(ValueError, "holds 'address'")),
@@ -199,6 +199,16 @@ class RemoteTest(parameterized.TestCase):
       'must be absent, unless --workdir is an address',
     ):
       train.train(tiny.config(), self.folder / 'x', staging=staging)
+
+  def test_the_end_names_programs_that_read_the_address(self):
+    text = train.ending(tiny.config(logging__tensorboard=True), _ADDRESS)
+    self.assertEqual(
+      text.splitlines()[1:],
+      [
+        f'  python -m replay_rl.report {_ADDRESS} --out=report',
+        f'  python -m replay_rl.inspect {_ADDRESS}',
+      ],
+    )
 
   def test_what_a_bucket_cannot_do_is_refused(self):
     with self.assertRaisesRegex(ValueError, "^--staging = 'gs://b/y': must be"):
