@@ -53,6 +53,9 @@ setuptools.setup(
     ],
     # Builds the documentation site.
     'docs': ['mkdocs-material', 'mkdocstrings[python]'],
+    # Folders of runs in buckets: gs:// and s3://.
+    'gcs': ['google-cloud-storage>=3'],
+    's3': ['boto3>=1.36'],
     # Runs sweeps on many machines.
     'ray': ['ray'],
     # For the driver of CUDA 13, and for older ones.
@@ -62,12 +65,19 @@ setuptools.setup(
     'tpu': ['jax[tpu]'],
     'test': [
       'array_record',
+      'boto3>=1.36',
+      'flask',
+      'flask-cors',
+      'gcp-storage-emulator',
+      'google-cloud-storage>=3',
       'grain',
       'huggingface_hub',
       'hypothesis',
       'jinja2>=3.1.6',
       'kubeflow-trainer-api',
       'math-verify',
+      # Of its own extra [server] it needs these two packages of flask alone.
+      'moto[s3]>=5',
       'pyarrow',
       'pyright[nodejs]',
       'pytest',

@@ -22,6 +22,7 @@ from absl import logging as absl_logging
 
 import replay_rl
 from replay_rl import json_files
+from replay_rl.bucket import reading
 from replay_rl.disk import paths
 from replay_rl.evaluate import run_weights
 from replay_rl.lm.hf import checkpoint as hf
@@ -259,7 +260,12 @@ def main(arguments: list[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add('--workdir', type=paths.path, required=True, help='folder of the run')
+  add(
+    '--workdir',
+    type=reading.text,
+    required=True,
+    help='folder of the run, or its address',
+  )
   add('--out', type=paths.path, required=True, help='folder to write')
   run_weights.add_place_flags(parser)
   add(
@@ -273,13 +279,16 @@ def main(arguments: list[str] | None = None) -> int:
   jax.config.update('jax_platforms', 'cpu')  # Leaves an accelerator alone.
   out = options.out.expanduser()
   try:
-    export(
-      options.workdir.expanduser(),
-      out,
-      iteration=options.iteration,
-      seed=options.seed,
-      dtype=options.dtype,
-    )
+    with reading.readable(
+      '--workdir', options.workdir, iteration=options.iteration
+    ) as folder:
+      export(
+        folder,
+        out,
+        iteration=options.iteration,
+        seed=options.seed,
+        dtype=options.dtype,
+      )
   except (ValueError, OSError, ImportError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2

@@ -26,7 +26,7 @@ from absl import logging as absl_logging
 from replay_rl import base
 from replay_rl import json_files
 from replay_rl import overrides
-from replay_rl.disk import paths
+from replay_rl.bucket import reading
 from replay_rl.evaluate import run_weights
 from replay_rl.parallel import checksums
 from replay_rl.run import build
@@ -255,7 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add = parser.add_argument
-  add('run', type=paths.path, help='folder of the run')
+  add('run', type=reading.text, help='folder of the run, or its address')
   run_weights.add_place_flags(parser)
   add(
     '--rows',
@@ -269,14 +269,16 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     if options.rows < 0:
       raise ValueError(f'--rows = {options.rows}: must be 0 or more')
-    folder = options.run.expanduser()
-    config, _ = recorded.read_config(folder)
-    stored = read(
-      folder,
-      recorded.seeds(config),
-      iteration=options.iteration,
-      seed=options.seed,
-    )
+    with reading.readable(
+      'RUN', options.run, iteration=options.iteration
+    ) as folder:
+      config, _ = recorded.read_config(folder)
+      stored = read(
+        folder,
+        recorded.seeds(config),
+        iteration=options.iteration,
+        seed=options.seed,
+      )
   except (ValueError, OSError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
@@ -291,8 +293,8 @@ def main(arguments: list[str] | None = None) -> int:
     for ids in (buffer.rollouts.group_id, buffer.rollouts.prompt_id)
   )
   say(
-    f'{folder}: iteration {stored.iteration}, seed {stored.seed}, learner step '
-    f'{stored.step}'
+    f'{options.run}: iteration {stored.iteration}, seed {stored.seed}, learner '
+    f'step {stored.step}'
   )
   say(
     f'{len(stored.slots)} of {stored.capacity} slots hold a rollout, of '

@@ -8,6 +8,8 @@
 Every field of the config can be given so; replay_rl/run/config.py lists them.
 `--config=quickstart:reuse_4` is the config of that name of the package.
 
+`--workdir=gs://BUCKET/RUN` or `s3://BUCKET/RUN` keeps the run in a bucket.
+
 `--from=RUN@ITERATION` starts a new folder with the state of a checkpoint.
 
 The same command continues a run that stopped. Ctrl-C, SIGTERM and SIGHUP save
@@ -38,6 +40,7 @@ from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from replay_rl import command_line
+from replay_rl.disk import paths
 from replay_rl.fit import machine
 from replay_rl.parallel import processes
 from replay_rl.provenance import environment
@@ -53,6 +56,7 @@ from replay_rl.run import packages
 from replay_rl.run import placement
 from replay_rl.run import profiling
 from replay_rl.run import programs as programs_lib
+from replay_rl.run import remote
 from replay_rl.run import session as session_lib
 from replay_rl.run import state
 from replay_rl.run import stopping
@@ -62,7 +66,21 @@ from replay_rl.tasks import task as task_lib
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'File of configs/, with --config.field=value to override.'
 )
-_WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
+_WORKDIR = flags.DEFINE_string(
+  'workdir', None, 'Folder of the run, or gs://BUCKET/RUN or s3://BUCKET/RUN.'
+)
+_STAGING = flags.DEFINE_string(
+  'staging',
+  None,
+  'Local copy of a run in a bucket; by default a folder below the temporary '
+  'folder of the system, which the run names at its start.',
+)
+_TAKE_OVER = flags.DEFINE_bool(
+  'take_over',
+  False,
+  'Continue a run in a bucket although another process owns it, because that '
+  'one is dead. If it lives, it ends at its next checkpoint.',
+)
 _FROM = flags.DEFINE_string(
   'from',
   None,
@@ -127,6 +145,7 @@ def train(
   config: config_lib.Config,
   workdir: str | pathlib.Path,
   *,
+  staging: remote.Staging = remote.DEFAULT,
   ancestor: fork.Ancestor | None = None,
   stop_after: int | None = None,
   profile: profiling.Traced | None = None,
@@ -141,7 +160,9 @@ def train(
 
   Args:
     config: the run.
-    workdir: the folder of the run, the same for all processes.
+    workdir: the folder of the run, the same for all processes; or, as a text,
+      its address in a bucket.
+    staging: how a run in a bucket is entered.
     ancestor: another run with whose state a new one begins; None for none, and
       to continue.
     stop_after: number of iterations of the run after which to save and return;
@@ -165,6 +186,7 @@ def train(
       folder cannot be used, or a package is missing.
     stopping.DivergedError: a reward, loss, gradient or weight is not finite.
     durable.WriteError: a file cannot be written.
+    objects.BucketError: a bucket cannot be read or written.
     stopping.EmptyUpdatesError: the first generations gave no valid row.
     SystemExit: after a signal of `stopping.SIGNALS`, with 128 + its number.
   """
@@ -175,6 +197,7 @@ def train(
       config,
       workdir,
       stack,
+      staging=staging,
       ancestor=ancestor,
       allow_code_change=allow_code_change,
       allow_memory=allow_memory,
@@ -193,6 +216,7 @@ def opened(
   workdir: str | pathlib.Path,
   stack: contextlib.ExitStack,
   *,
+  staging: remote.Staging,
   ancestor: fork.Ancestor | None,
   allow_code_change: bool,
   allow_memory: bool,
@@ -203,14 +227,14 @@ def opened(
 
   Args:
     stack: closes the run; its folder is locked until then.
-    config, workdir, ancestor, functions: see `train`.
+    config, workdir, staging, ancestor, functions: see `train`.
     allow_code_change, allow_memory, make_programs: see `train`.
 
   Raises:
     ValueError: see `train`.
   """
-  workdir = entry.resolved(workdir)
   with processes.together('reading the config'):
+    remote.check(workdir, staging)
     environment.check()
     packages.check(config)
     task = build.task(config, functions)
@@ -222,6 +246,11 @@ def opened(
       allow_memory=allow_memory,
     )
   processes.check_mesh(mesh)
+  upload = None
+  if paths.is_address(workdir):
+    workdir, mirror = stack.enter_context(remote.opened(workdir, staging))
+    upload = mirror.upload
+  workdir = entry.resolved(workdir)
   cache = pathlib.Path(config.cache_dir).expanduser()
   jax.config.update('jax_compilation_cache_dir', str(cache / 'programs'))
   made_of = record(config, experiment, task)
@@ -255,7 +284,7 @@ def opened(
     checkpoints = stack.enter_context(
       contextlib.closing(
         checkpoint.Checkpoints(
-          workdir / 'checkpoints', keep=config.checkpoint.keep
+          workdir / 'checkpoints', keep=config.checkpoint.keep, upload=upload
         )
       )
     )
@@ -302,13 +331,14 @@ def record(
 def ending(config: config_lib.Config, workdir: str) -> str:
   """Returns what the program says at the end: where to look further."""
   folder = shlex.quote(str(workdir))
+  report = 'report' if paths.is_address(workdir) else f'{folder}/report'
   seed = f' --seed={config.seed}' if config.num_seeds > 1 else ''
   lines = [
     f'{folder} is done, with metrics.jsonl and checkpoints/. To look further:',
-    f'python -m replay_rl.report {folder} --out={folder}/report',
+    f'python -m replay_rl.report {folder} --out={report}',
     f'python -m replay_rl.inspect {folder}{seed}',
   ]
-  if config.logging.tensorboard:
+  if config.logging.tensorboard and not paths.is_address(workdir):
     lines.append(f'tensorboard --logdir={folder}/tensorboard')
   return '\n  '.join(lines)
 
@@ -338,6 +368,7 @@ def main(argv: list[str]) -> None:
       train(
         _CONFIG.value,
         _WORKDIR.value,
+        staging=remote.Staging(_STAGING.value, _TAKE_OVER.value),
         ancestor=None if _FROM.value is None else fork.parse(_FROM.value),
         profile=profile,
         allow_code_change=_ALLOW_CODE_CHANGE.value,

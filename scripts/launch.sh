@@ -120,6 +120,6 @@ require_sweep() {
 require_shared() {
   case $2 in
     /*) ;;
-    *) fail "$1 = $2: must be an absolute path on a file system that all hosts share (not gs://, which has no locks)" ;;
+    *) fail "$1 = $2: must be an absolute path on a file system that all hosts share (not gs://, which takes runs of one process)" ;;
   esac
 }

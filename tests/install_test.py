@@ -40,6 +40,8 @@ _OF_COMMANDS = {
   'hf download': {'huggingface-hub'},
   '--source=': {'tensorflow-datasets', 'array-record'},
   'replay_rl.evaluate': {'tokenizers', 'safetensors', 'math-verify'},
+  'gs://my-bucket': {'google-cloud-storage'},
+  's3://my-bucket': {'boto3'},
   'mkdocs': {'mkdocs-material', 'mkdocstrings[python]'},
 }
 _MODULES = {'absl': 'absl-py', 'orbax': 'orbax-checkpoint'}
@@ -184,11 +186,14 @@ class InstallTest(absltest.TestCase):
           for listed in re.findall(_NAMED, text):
             named |= {*listed.split(',')}
     self.assertContainsSubset(named, extras)
-    self.assertContainsSubset({'gpu', 'gpu-cuda12', 'tpu', 'math'}, named)
+    self.assertContainsSubset(
+      {'gpu', 'gpu-cuda12', 'tpu', 'math', 'gcs', 's3'}, named
+    )
 
   def test_the_tests_have_what_training_and_the_programs_need(self):
     _, extras = requirements()
-    self.assertContainsSubset(extras['math'] | extras['ray'], extras['test'])
+    for extra in ('math', 'ray', 'gcs', 's3'):
+      self.assertContainsSubset(extras[extra], extras['test'])
 
   def test_an_install_line_is_read_with_its_extras(self):
     for line, expected in (

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -55,7 +56,8 @@ class Run(NamedTuple):
   processes: list[subprocess.Popen]
 
 
-def _num_lines(workdir: pathlib.Path) -> int:
+def num_lines(workdir: pathlib.Path) -> int:
+  """Returns how many lines of metrics a folder has."""
   path = workdir / 'metrics.jsonl'
   return path.read_bytes().count(b'\n') if path.exists() else 0
 
@@ -68,21 +70,23 @@ def _while_writing(
   moments: random.Random, run: Run, before: int, seconds: float
 ):
   """Waits for new lines, and then for a part of the time of a checkpoint."""
-  _for_lines(run, before + moments.randint(1, 2))
+  for_lines(run, before + moments.randint(1, 2))
   time.sleep(moments.uniform(0, 0.2))
 
 
 def _at_the_end(moments: random.Random, run: Run, before: int, seconds: float):
-  _for_lines(run, _NUM_LAST - 1)
+  for_lines(run, _NUM_LAST - 1)
   time.sleep(moments.uniform(0, 0.5))
 
 
-def _for_lines(run: Run, number: int) -> None:
-  while _num_lines(run.workdir) < number and not _has_ended(run):
+def for_lines(run: Run, number: int) -> None:
+  """Waits until a run has so many lines of metrics, or has ended."""
+  while num_lines(run.workdir) < number and not has_ended(run):
     time.sleep(0.005)
 
 
-def _has_ended(run: Run) -> bool:
+def has_ended(run: Run) -> bool:
+  """Returns whether all processes of a run have ended."""
   return all(process.poll() is not None for process in run.processes)
 
 
@@ -92,7 +96,7 @@ def _forget_warm_start(cache: pathlib.Path) -> None:
 
 _NUM_ITERATIONS = 50
 _NUM_LAST = 4  # Iterations of the runs that are killed at their end.
-_SMALL = (
+SMALL = (
   '--config.num_seeds=1',
   f'--config.num_iterations={_NUM_ITERATIONS}',
   '--config.checkpoint.every=1',
@@ -100,10 +104,10 @@ _SMALL = (
   '--config.replay.capacity=512',
   '--config.replay.batch_size=128',
 )
-_LAST = (*_SMALL, f'--config.num_iterations={_NUM_LAST}')
+_LAST = (*SMALL, f'--config.num_iterations={_NUM_LAST}')
 _TEXT = ('--config.num_iterations=30', '--config.checkpoint.every=1')
 CASES = {
-  'start-up': Case(20, _at_start, _SMALL),
+  'start-up': Case(20, _at_start, SMALL),
   'warm start': Case(
     15,
     _at_start,
@@ -111,7 +115,7 @@ CASES = {
     prepare=_forget_warm_start,
     is_fresh=True,
   ),
-  'writing': Case(25, _while_writing, _SMALL),
+  'writing': Case(25, _while_writing, SMALL),
   'last iteration': Case(
     10,
     _at_the_end,
@@ -124,7 +128,7 @@ CASES = {
   'two processes': Case(
     15,
     _while_writing,
-    (*_SMALL, '--config.mesh.shape={"data": 2, "fsdp": 1, "tensor": 1}'),
+    (*SMALL, '--config.mesh.shape={"data": 2, "fsdp": 1, "tensor": 1}'),
     processes=2,
   ),
 }
@@ -151,28 +155,28 @@ def compare(folder: pathlib.Path, case: Case, seed: int) -> dict:
   untouched = folder / 'untouched'
   # The first run fills the cache of programs; the second one is compared.
   for workdir in (folder / 'compiled', untouched):
-    _finish(_start(workdir, case, cache))
+    finish(start(workdir, case, cache))
   started = time.monotonic()
   case.prepare(cache)
-  timed = _start(folder / 'timed', case, cache)
-  _for_lines(timed, 1)
+  timed = start(folder / 'timed', case, cache)
+  for_lines(timed, 1)
   seconds = time.monotonic() - started
-  _kill(timed)
+  kill(timed)
 
   moments, done, num_ended = random.Random(seed), [], 0
   differing = set()
   while len(done) < case.kills:
-    before = _num_lines(killed)
+    before = num_lines(killed)
     case.prepare(cache)
-    run = _start(killed, case, cache)
+    run = start(killed, case, cache)
     case.wait(moments, run, before, seconds)
-    num_ended += _has_ended(run)
+    num_ended += has_ended(run)
     moments.choice(run.processes).kill()
     for process in run.processes:
       process.wait(timeout=60)  # The others have to end by themselves.
-    done.append(_num_lines(killed))
+    done.append(num_lines(killed))
     if case.is_fresh or len(done) == case.kills:
-      _finish(_start(killed, case, cache))
+      finish(start(killed, case, cache))
       differing |= set(kill_resume.different(untouched, killed))
       shutil.rmtree(killed)
   return {
@@ -187,10 +191,23 @@ def compare(folder: pathlib.Path, case: Case, seed: int) -> dict:
   }
 
 
-def _start(workdir: pathlib.Path, case: Case, cache: pathlib.Path) -> Run:
+def start(
+  workdir: pathlib.Path,
+  case: Case,
+  cache: pathlib.Path,
+  place: Sequence[str] = (),
+) -> Run:
+  """Starts the processes of a run.
+
+  Args:
+    workdir: where its lines of metrics will be.
+    case: the run.
+    cache: of its programs.
+    place: flags that name its folder; none for `workdir`.
+  """
   command = [sys.executable, '-m', 'replay_rl.train', f'--config={case.config}']
-  command += [f'--workdir={workdir}', f'--config.cache_dir={cache}']
-  command += [*case.flags]
+  command += place or [f'--workdir={workdir}']
+  command += [f'--config.cache_dir={cache}', *case.flags]
   if case.processes > 1:
     with socket.socket() as free:
       free.bind(('127.0.0.1', 0))
@@ -211,13 +228,15 @@ def _start(workdir: pathlib.Path, case: Case, cache: pathlib.Path) -> Run:
   return Run(workdir, processes)
 
 
-def _finish(run: Run) -> None:
+def finish(run: Run) -> None:
+  """Waits for the end of a run; ValueError if a process failed."""
   statuses = [process.wait() for process in run.processes]
   if any(statuses):
     raise ValueError(f'statuses of the processes = {statuses}: must be 0')
 
 
-def _kill(run: Run) -> None:
+def kill(run: Run) -> None:
+  """Kills all processes of a run."""
   for process in run.processes:
     process.kill()
     process.wait()

@@ -1,8 +1,7 @@
-"""Paths of file systems: the addresses of buckets are refused.
+"""Paths of file systems, where the address of a bucket is refused.
 
-A bucket such as gs:// or s3:// has no locks, no appends and no renames of
-folders, with which a run is safe against crashes and other processes. Without
-this check, `gs://bucket/x` would be the folder `gs:` below the current one.
+Without this check, `gs://bucket/x` would be the folder `gs:` below the current
+one. The folder of a run may be such an address, see `replay_rl.bucket`.
 """
 
 import argparse
@@ -10,11 +9,16 @@ import pathlib
 import re
 
 _MUST = (
-  'must be a path of a file system, such as a disk or NFS; a bucket has no '
-  'locks and no appends, so copy to and from it while no run is in progress'
+  'must be a path of a file system, such as a disk or NFS; only the folder of '
+  'a run may be in a bucket'
 )
 # Also of a `pathlib.Path`, which joins slashes.
 _ADDRESS = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
+
+
+def is_address(path: str | pathlib.Path) -> bool:
+  """Returns whether a path is an address such as gs://bucket/x."""
+  return bool(_ADDRESS.match(str(path)))
 
 
 def check(name: str, path: str | pathlib.Path) -> None:
@@ -24,7 +28,7 @@ def check(name: str, path: str | pathlib.Path) -> None:
     name: of the setting, for the message.
     path: as a user gave it.
   """
-  if _ADDRESS.match(str(path)):
+  if is_address(path):
     raise ValueError(f'{name} = {str(path)!r}: {_MUST}')
 
 
@@ -34,7 +38,7 @@ def text(argument: str) -> str:
   Raises:
     argparse.ArgumentTypeError: it is the address of a bucket.
   """
-  if _ADDRESS.match(argument):
+  if is_address(argument):
     raise argparse.ArgumentTypeError(f'{argument!r}: {_MUST}')
   return argument
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from replay_rl import constants
 from replay_rl import overrides
+from replay_rl.bucket import reading
 from replay_rl.disk import paths
 from replay_rl.evaluate import run_weights
 from replay_rl.parallel import mesh as mesh_lib
@@ -111,7 +112,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
   path = paths.path
   add('model', 'Hugging Face folder; this or --workdir', paths.text)
-  add('workdir', 'folder of a run, which sets all flags not given', paths.text)
+  add(
+    'workdir',
+    'folder of a run, or its address; sets all flags not given',
+    reading.text,
+  )
   add(
     'step',
     'iterations of the checkpoint (default: the newest)',

@@ -21,6 +21,7 @@ from absl import logging as absl_logging
 from replay_rl import base
 from replay_rl import json_files
 from replay_rl import rng
+from replay_rl.bucket import reading
 from replay_rl.evaluate import benchmark_samples
 from replay_rl.evaluate import evaluation_flags
 from replay_rl.evaluate import run_weights
@@ -79,9 +80,17 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
       f'model = {options.model!r}, workdir = {options.workdir!r}: must be one '
       'of the two, not both'
     )
-  run = None
-  if options.workdir is not None:
-    run = run_weights.read_run(pathlib.Path(options.workdir).expanduser())
+  if options.workdir is None:
+    return _evaluate(options, None)
+  with reading.readable(
+    'workdir', options.workdir, iteration=options.step
+  ) as folder:
+    return _evaluate(options, run_weights.read_run(folder))
+
+
+def _evaluate(
+  options: argparse.Namespace, run: run_weights.TrainedRun | None
+) -> dict[str, Any]:
   settings, num_workers = evaluation_flags.resolve(options, run)
   tokenizer = tokenizer_lib.load(pathlib.Path(settings.tokenizer).expanduser())
   benchmarks = _benchmarks(options, settings, tokenizer)

@@ -9,6 +9,7 @@ like a command is given as ./sweep.
 """
 
 import argparse
+import contextlib
 import pathlib
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import rich.console
 import rich.table
 from rich import text
 
+from replay_rl.bucket import reading
 from replay_rl.disk import paths
 from replay_rl.report import export
 from replay_rl.report import figures
@@ -123,11 +125,16 @@ def render(options: argparse.Namespace) -> table.Results:
     raise ValueError(
       f'thresholds = {thresholds}: must be increasing finite numbers'
     )
-  arms = runs.read_all(options.runs)
-  samples = [
-    sample_log.read(folder, arm=run.name, max_samples=options.max_samples)
-    for folder, run in zip(options.runs, arms, strict=True)
-  ]
+  with contextlib.ExitStack() as stack:
+    folders = [
+      str(stack.enter_context(reading.readable('runs', run, checkpoints=False)))
+      for run in options.runs
+    ]
+    arms = runs.read_all(folders, given=options.runs)
+    samples = [
+      sample_log.read(folder, arm=run.name, max_samples=options.max_samples)
+      for folder, run in zip(folders, arms, strict=True)
+    ]
   settings = {
     'baseline': options.baseline or arms[0].name,
     'thresholds': thresholds,
@@ -207,8 +214,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
   add(
     'runs',
     nargs='+',
-    type=paths.text,
-    help='run folders, one per arm; the others are compared with the first',
+    type=reading.text,
+    help='run folders or addresses, one per arm; the others are compared with '
+    'the first',
   )
   add(
     '--out',

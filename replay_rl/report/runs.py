@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay_rl import json_files
+from replay_rl.disk import paths as disk_paths
 
 STEPS = 'learner_step'
 TOKENS = 'ledger/generated_tokens'
@@ -102,23 +103,36 @@ class Run(NamedTuple):
     return self.values.get(key, np.full(shape, np.nan))
 
 
-def read_all(folders: list[str]) -> list[Run]:
+def read_all(folders: list[str], given: list[str] | None = None) -> list[Run]:
   """Reads run folders; runs that share a name get their folder's path added.
+
+  Args:
+    folders: where the files are.
+    given: for each, the path or address that a user knows; None for the same.
 
   Raises:
     ValueError: if there is no folder, one is given twice, or one is wrong.
   """
-  paths = [pathlib.Path(folder).resolve() for folder in folders]
+  given = folders if given is None else given
+  paths = [
+    name if disk_paths.is_address(name) else pathlib.Path(name).resolve()
+    for name in given
+  ]
   if not paths or len(set(paths)) < len(paths):
-    raise ValueError(f'runs = {folders}: must be one or more distinct folders')
+    raise ValueError(f'runs = {given}: must be one or more distinct folders')
   arms = [read(folder) for folder in folders]
   names = [run.name for run in arms]
   return [
-    run._replace(name=f'{run.name} ({pathlib.Path(folder)})')
+    run._replace(name=f'{run.name} ({_shown(place)})')
     if names.count(run.name) > 1
     else run
-    for run, folder in zip(arms, folders, strict=True)
+    for run, place in zip(arms, given, strict=True)
   ]
+
+
+def _shown(place: str) -> str:
+  """Returns a path without what does not count; an address as it is."""
+  return place if disk_paths.is_address(place) else str(pathlib.Path(place))
 
 
 def read(folder: str) -> Run:

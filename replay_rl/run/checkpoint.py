@@ -5,7 +5,9 @@ reads the shards of its own devices, and process 0 moves files. A run can be
 restored onto another mesh and other processes than it was saved with.
 """
 
+import concurrent.futures
 import contextlib
+import functools
 import glob
 import hashlib
 import os
@@ -57,8 +59,20 @@ class Checkpoints:
   A checkpoint counts once it is written and its list of arrays was read back.
   """
 
-  def __init__(self, folder: pathlib.Path, *, keep: int):
+  def __init__(
+    self,
+    folder: pathlib.Path,
+    *,
+    keep: int,
+    upload: Callable[[int, Marks], None] | None = None,
+  ):
     """Opens a folder, and creates it; all but the newest `keep` go.
+
+    Args:
+      folder: of the checkpoints.
+      keep: how many.
+      upload: (iterations done, marks) -> None; copies the folder of the run
+        once a checkpoint is written, in a thread. None for no copy.
 
     Raises:
       ValueError: the folder cannot be used.
@@ -79,7 +93,10 @@ class Checkpoints:
           cleanup_tmp_directories=True,  # A killed process leaves such folders.
         ),
       )
-    self._waiting: tuple[int, int, int] | None = None
+    self._upload = upload
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    # Returns once the last checkpoint is written; None if it is known.
+    self._waiting: Callable[[], None] | None = None
 
   def steps(self) -> list[int]:
     """Returns the numbers of iterations of the checkpoints, in order."""
@@ -97,6 +114,7 @@ class Checkpoints:
 
     Raises:
       durable.WriteError: this or the checkpoint before cannot be written.
+      Exception: see `wait`.
     """
     self.wait()
     # On the CPU, Orbax writes from the array's own memory, which a program that
@@ -104,8 +122,11 @@ class Checkpoints:
     copy = jax.tree.map(lambda leaf: leaf.copy(), run)
     leaves = jax.tree.leaves(copy)
     step = int(np.max(np.asarray(run.clock.iteration)))  # The same for all.
-    self._waiting = step, len(leaves), sum(leaf.nbytes for leaf in leaves)
-    with durable.refusing(self.folder / str(step), num_bytes=self._waiting[2]):
+    num_bytes = sum(leaf.nbytes for leaf in leaves)
+    self._waiting = functools.partial(
+      self._finish, step, num_arrays=len(leaves), num_bytes=num_bytes
+    )
+    with durable.refusing(self.folder / str(step), num_bytes=num_bytes):
       is_saved = self._manager.save(
         step,
         args=ocp.args.Composite(
@@ -119,16 +140,32 @@ class Checkpoints:
         f'path = {str(self.folder / str(step))!r}: must be a new checkpoint, '
         f'after {self.steps()}'
       )
+    if self._upload is not None:
+      self._waiting = self._thread.submit(
+        self._finish_and_upload, self._waiting, step, dict(marks)
+      ).result
 
   def wait(self) -> None:
     """Returns once the last checkpoint is written and its list is read back.
 
+    It is then also copied, if it is to be.
+
     Raises:
       durable.WriteError: it cannot be written. What was there before remains.
+      Exception: of `upload`.
     """
-    if self._waiting is None:
-      return
-    (step, num_arrays, num_bytes), self._waiting = self._waiting, None
+    if self._waiting is not None:
+      finish, self._waiting = self._waiting, None
+      finish()
+
+  def _finish_and_upload(
+    self, finish: Callable[[], None], step: int, marks: Marks
+  ) -> None:
+    finish()
+    assert self._upload is not None
+    self._upload(step, marks)
+
+  def _finish(self, step: int, *, num_arrays: int, num_bytes: int) -> None:
     folder = self.folder / str(step)
     # What was written of it goes when the folder is opened again.
     with durable.refusing(folder, num_bytes=num_bytes):
@@ -177,6 +214,7 @@ class Checkpoints:
 
   def close(self) -> None:
     """Ends the threads of Orbax; call `wait` before, to have what was saved."""
+    self._thread.shutdown()
     # A save that has failed would fail here again.
     with contextlib.suppress(Exception):
       self._manager.close()

@@ -1,11 +1,9 @@
 """Packages that only some configs need, checked before anything is computed."""
 
-import importlib.util
 from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
 from typing import NamedTuple
 
+from replay_rl import installed
 from replay_rl.run import config as config_lib
 from replay_rl.run import rules
 
@@ -63,7 +61,7 @@ def check(config: config_lib.Config) -> None:
   for need in NEEDS:
     if not need.is_used(config):
       continue
-    _check(need.field, fields[need.field], need.modules, need.command)
+    installed.check(need.field, fields[need.field], need.modules, need.command)
 
 
 def check_text(field: str, value: str) -> None:
@@ -72,19 +70,4 @@ def check_text(field: str, value: str) -> None:
   Args:
     field, value: what needs them, for the message.
   """
-  _check(field, value, _TEXT | _CHECKPOINT, _MATH)
-
-
-def _check(
-  field: str, value: Any, modules: Mapping[str, str], command: str
-) -> None:
-  missing = [
-    package
-    for module, package in modules.items()
-    if importlib.util.find_spec(module) is None
-  ]
-  if missing:
-    raise ValueError(
-      f'{field} = {value!r}: must have the packages {", ".join(missing)}; '
-      f'{command}'
-    )
+  installed.check(field, value, _TEXT | _CHECKPOINT, _MATH)

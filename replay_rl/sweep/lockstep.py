@@ -27,6 +27,7 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import placement
 from replay_rl.run import programs as programs_lib
+from replay_rl.run import remote
 from replay_rl.run import session as session_lib
 from replay_rl.run import state
 from replay_rl.run import stopping
@@ -270,6 +271,7 @@ def _cell(
       cell.config,
       folder,
       stack,
+      staging=remote.DEFAULT,
       ancestor=None,
       allow_code_change=work.allow_code_change,
       allow_memory=False,

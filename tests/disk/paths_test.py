@@ -21,6 +21,7 @@ from replay_rl.sweep import __main__ as sweep
 from tests import mains
 from tests import tiny
 
+_NO_RUN = ': must be a path of a file system, or gs://BUCKET/FOLDER or s3://'
 _MESSAGE = "'gs://b/x': must be a path of a file system, such as a disk or NFS"
 
 
@@ -55,8 +56,9 @@ class PathsTest(parameterized.TestCase):
     self.assertEqual(paths.path(text), pathlib.Path(text))
 
   def test_a_training_refuses_it_at_once(self):
-    with self.assertRaisesRegex(ValueError, f'^workdir = {_MESSAGE}'):
-      train.train(tiny.config(), 'gs://b/x')
+    for address in ('gs:/b/x', 'abfs://b/x', pathlib.Path('gs://bucket/x')):
+      with self.assertRaisesRegex(ValueError, f'^workdir = .*{_NO_RUN}'):
+        train.train(tiny.config(), address)
     with self.assertRaisesRegex(ValueError, '^--from = .*: must be a path of'):
       fork.parse('gs://b/x@3')
 
@@ -68,21 +70,18 @@ class PathsTest(parameterized.TestCase):
       rules.validate(config)
 
   @parameterized.parameters(
-    (report.main, ['gs://b/x']),
     (report.main, ['a', '--out=gs://b/x']),
     (report.main, ['sweep', 'gs://b/x', '--level=1', '--mu=1']),
     (report.main, ['sweep', 'a', '--level=1', '--mu=1', '--out=gs://b/x']),
     (report.main, ['figure', 'A2', 'gs://b/x']),
     (report.main, ['figure', 'A2', 'a', '--out=gs://b/x']),
-    (export.main, ['--workdir=gs://b/x', '--out=a']),
     (export.main, ['--workdir=a', '--out=gs://b/x']),
-    (inspect.main, ['gs://b/x']),
     *(
       (
         evaluation_flags.parse,
         ['--benchmarks=a', '--data_dir=a', '--out=a', f'--{flag}=gs://b/x'],
       )
-      for flag in ('out', 'data_dir', 'workdir', 'model')
+      for flag in ('out', 'data_dir', 'model')
     ),
   )
   def test_a_program_refuses_it(self, main, arguments):
@@ -94,6 +93,25 @@ class PathsTest(parameterized.TestCase):
       main(arguments)
     self.assertEqual(ended.exception.code, 2)
     self.assertIn(_MESSAGE, printed.getvalue())
+
+  @parameterized.parameters(
+    (report.main, ['abfs://b/x']),
+    (export.main, ['--workdir=abfs://b/x', '--out=a']),
+    (inspect.main, ['abfs://b/x']),
+    (
+      evaluation_flags.parse,
+      ['--benchmarks=a', '--data_dir=a', '--out=a', '--workdir=abfs://b/x'],
+    ),
+  )
+  def test_a_program_refuses_another_address_of_a_run(self, main, arguments):
+    printed = io.StringIO()
+    with (
+      contextlib.redirect_stderr(printed),
+      self.assertRaises(SystemExit) as ended,
+    ):
+      main(arguments)
+    self.assertEqual(ended.exception.code, 2)
+    self.assertIn(_NO_RUN, printed.getvalue())
 
   @parameterized.parameters(
     (sweep, '--sweep', '--sweep=gs://b/x', '--out=a'),

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from absl.testing import parameterized
 
+from replay_rl.bucket import mirror
 from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.evaluate import scores
 from replay_rl.lm import tokenizer
@@ -21,6 +22,7 @@ from replay_rl.tasks.verify import verifier as verifier_lib
 from tests import tiny
 from tests import tiny_evaluation
 from tests import tiny_tokenizer
+from tests.bucket import memory_store
 
 
 class _Judge:
@@ -177,9 +179,16 @@ class MainTest(EvaluateTestCase):
       '--chat',
     )
     self.assertEqual(code, 0, error)
+    # The run is in a bucket.
+    memory = memory_store.Memory()
+    self.enter_context(memory.connected())
+    store = memory.store()
+    claimed = mirror.claim(store, take_over=False)
+    copy = mirror.Mirror(store, trained.folder, claimed, at_end=[])
+    copy.upload(2, {})
     of_run = self.flags(
       'b',
-      workdir=trained.folder,
+      workdir=memory_store.ADDRESS,
       **dict.fromkeys(('model', 'compute_dtype', *template, *sizes)),
     )
     code, _, error = self.main(*of_run, '--seed=14')

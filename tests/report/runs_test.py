@@ -253,6 +253,19 @@ class RunsTest(parameterized.TestCase):
       names, [f'arm ({folders[0]})', f'arm ({folders[1]})', 'other']
     )
 
+  def test_runs_of_addresses_are_told_apart_by_these(self):
+    folders = [
+      synthetic.write_run(self.root / name, self.rows, name='arm')
+      for name in 'xy'
+    ]
+    given = [folders[0], 's3://bucket/y']
+    self.assertEqual(
+      [run.name for run in runs.read_all(folders, given)],
+      [f'arm ({folders[0]})', 'arm (s3://bucket/y)'],
+    )
+    with self.assertRaisesRegex(ValueError, 'must be one or more distinct'):
+      runs.read_all(folders, [given[1], given[1]])
+
   def test_no_folder_or_one_folder_twice_is_an_error(self):
     folder = self.write()
     for folders in ([], [folder, f'{folder}/../a']):

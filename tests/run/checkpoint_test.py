@@ -68,6 +68,36 @@ class CheckpointTest(parameterized.TestCase):
     chex.assert_trees_all_equal_shapes_and_dtypes(restored, self.run_state)
     chex.assert_trees_all_equal(restored, self._at(4))
 
+  def test_a_checkpoint_is_whole_when_it_is_copied(self):
+    copied = []
+
+    def upload(step, marks):
+      latest = checkpoint.read(self.folder, step, self.run_state)
+      copied.append((step, marks, latest.run))
+
+    checkpoints = checkpoint.Checkpoints(self.folder, keep=3, upload=upload)
+    self.addCleanup(checkpoints.close)
+    marks = {'a': line_file.Mark(3, 'f')}
+    checkpoints.save(self._at(2), marks)
+    checkpoints.save(self._at(4), {})
+    self.assertEqual([step for step, *_ in copied[:1]], [2])
+    checkpoints.wait()
+    self.assertEqual([x[:2] for x in copied], [(2, marks), (4, {})])
+    chex.assert_trees_all_equal(copied[1][2], self._at(4))
+    checkpoints.wait()
+    self.assertLen(copied, 2)
+
+  def test_a_copy_that_fails_is_told_at_the_next_save(self):
+    def upload(step, marks):
+      raise OSError('no network')
+
+    checkpoints = checkpoint.Checkpoints(self.folder, keep=3, upload=upload)
+    self.addCleanup(checkpoints.close)
+    checkpoints.save(self._at(2), {})
+    with self.assertRaisesRegex(OSError, 'no network'):
+      checkpoints.save(self._at(4), {})
+    self.assertEqual(checkpoints.steps(), [2])
+
   def test_restores_what_lives_on_the_host_to_there(self):
     def move(leaf):
       place = leaf.sharding.with_memory_kind('pinned_host')

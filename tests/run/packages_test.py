@@ -10,6 +10,7 @@ from unittest import mock
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from replay_rl import installed
 from replay_rl import train
 from replay_rl.evaluate import __main__ as evaluate
 from replay_rl.run import packages
@@ -53,6 +54,17 @@ class PackagesTest(parameterized.TestCase):
     everything = [name for need in packages.NEEDS for name in need.modules]
     with _without(*everything):
       packages.check(tiny.config())
+
+  def test_a_module_of_a_package_that_is_missing_is_missing(self):
+    with self.assertRaisesWithLiteralMatch(
+      ValueError, "field = 'x': must have the packages absent; command"
+    ):
+      installed.check(
+        'field',
+        'x',
+        {'absent_package.module': 'absent', 'jax': 'jax'},
+        'command',
+      )
 
   def test_a_wrong_field_is_told_before_a_missing_package(self):
     config = tiny.config(logging__tensorboard='yes')
