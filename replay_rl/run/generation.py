@@ -10,7 +10,7 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl import rng
-from replay_rl.lm import sampler
+from replay_rl.lm import arguments
 from replay_rl.parallel import mesh
 from replay_rl.run import schedule
 from replay_rl.run import state
@@ -33,7 +33,7 @@ class Policy(NamedTuple):
   seed: base.Array
   first_rollout_id: base.Array
   hyper: state.Hyper
-  spans: sampler.Spans | None = None
+  spans: arguments.Spans | None = None
 
 
 class Generation(NamedTuple):
@@ -50,7 +50,7 @@ class Generation(NamedTuple):
   token_versions: base.Array | None
 
 
-def policy(run: state.RunState, spans: sampler.Spans | None = None) -> Policy:
+def policy(run: state.RunState, spans: arguments.Spans | None = None) -> Policy:
   """Returns the learner's policy, the oldest published one, or all of them.
 
   Args:
@@ -72,7 +72,7 @@ def policy(run: state.RunState, spans: sampler.Spans | None = None) -> Policy:
 
 def spans_of(
   event: schedule.Generate, parts: state.Parts
-) -> sampler.Spans | None:
+) -> arguments.Spans | None:
   """Returns the spans of an event as int32 on the host, `[K]`; None if none.
 
   Raises:
@@ -109,7 +109,7 @@ def spans_of(
     ],
     np.int32,
   )
-  return sampler.Spans(*spans)
+  return arguments.Spans(*spans)
 
 
 def _check(event: schedule.Generate) -> None:

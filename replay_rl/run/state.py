@@ -22,7 +22,7 @@ from replay_rl.tasks import task as task_lib
 
 # (params, rng_key, prompts [P], rollout_id [P x G]) -> G responses per prompt,
 # side by side. With a keyword `spans`, the params have a leading axis, see
-# `sampler.Spans`.
+# `arguments.Spans`.
 GenerateFn = Callable[..., base.Completions]
 # Field of the config -> name of the constant -> value
 Hyper = Mapping[str, Mapping[str, base.Scalar]]
