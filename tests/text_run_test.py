@@ -14,6 +14,7 @@ from replay_rl import train
 from replay_rl.configs import models
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
+from replay_rl.run import config as config_lib
 from replay_rl.tasks import task as task_lib
 from tests import tiny_text
 
@@ -38,6 +39,7 @@ class TextRunTest(absltest.TestCase):
       evaluation__num_prompts=3,
       logging__samples_every=2,
       sampler__weight_lag=5,
+      sampler__num_slots=8,
       replay__updates_per_iteration=2.5,
       replay__weights='proportional(exponent=0.6)',
       replay__feedback='reweighted_advantage_magnitude()',
@@ -47,7 +49,12 @@ class TextRunTest(absltest.TestCase):
     whole, parted = self.folder / 'whole', self.folder / 'parted'
     expected = train.train(config, whole)
     train.train(config, parted, stop_after=3)
-    actual = train.train(config, parted)
+    # Judging beside generation changes no byte.
+    beside = config_lib.changed(
+      config, {'text.judge_every': 2, 'text.num_workers': 2}
+    )
+    with self.assertWarnsRegex(UserWarning, '^text.judge_every is 2 now, was'):
+      actual = train.train(beside, parted)
     chex.assert_trees_all_equal(actual, expected)
     for name in ('metrics.jsonl', 'samples.jsonl'):
       self.assertEqual(

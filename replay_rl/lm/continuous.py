@@ -19,6 +19,7 @@ queue of its own, so that no device reads the rows of another.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -262,15 +263,28 @@ def is_over(state: State) -> base.Array:
   return decoding.all_rows(~state.slots.is_busy)
 
 
-def logical_axes(state: State) -> State:
-  """Returns the logical axes of each array, see `mesh.RULES`."""
+def places(place: Callable[[tuple[str | None, ...]], Any]) -> State:
+  """Returns what `place` makes of the logical axes of each array.
 
-  def of_leaf(path, leaf):
-    if any(getattr(key, 'name', None) == 'layers' for key in path):
-      return None, 'rows', 'kv_heads'
-    return ('rows',) if leaf.ndim else ()
-
-  return jax.tree_util.tree_map_with_path(of_leaf, state)
+  A record of arrays that are alike has one place for all, as JAX allows.
+  """
+  rows, whole = place(('rows',)), place(())
+  cache = cache_lib.Cache(
+    layers=place((None, 'rows', 'kv_heads')),
+    is_valid=rows,
+    num_tokens=rows,
+    num_columns=whole,
+  )
+  of_slots: dict[str, Any] = dict.fromkeys(Slots._fields, rows) | {
+    'cache': cache
+  }
+  return State(
+    num_ticks=whole,
+    num_started=rows,
+    prefix=prefill.Prefix(hidden=rows, cache=cache),
+    rollout_id=rows,
+    slots=Slots(**of_slots),
+  )
 
 
 def _empty_slots(

@@ -27,6 +27,19 @@ class Step(NamedTuple):
   is_sampled: base.Array
 
 
+class Responses(NamedTuple):
+  """B responses, without their prompts.
+
+  tokens: `[B, R]` int32, padded.
+  lengths: `[B]` int32, tokens, end-of-sequence included.
+  is_finished: `[B]` bool, True where it ended with end-of-sequence.
+  """
+
+  tokens: base.Array
+  lengths: base.Array
+  is_finished: base.Array
+
+
 def empty(batch_size: int, max_new_tokens: int) -> Step:
   """Returns the steps `[B, R]` of responses without a token."""
   numbers = jnp.zeros((batch_size, max_new_tokens), jnp.float32)
@@ -171,6 +184,25 @@ def is_end(tokens: base.Array, eos_ids: tuple[int, ...]) -> base.Array:
   return jnp.isin(tokens, jnp.array(eos_ids))
 
 
+def responses(
+  steps_BR: Step, eos_ids: tuple[int, ...], pad_id: int
+) -> Responses:
+  """Returns the tokens of each response, and how long it is.
+
+  Args:
+    steps_BR: the tokens.
+    eos_ids, pad_id: see `sampler.generate`.
+  """
+  is_sampled_BR = steps_BR.is_sampled
+  return Responses(
+    tokens=jnp.where(is_sampled_BR, steps_BR.tokens, pad_id),
+    lengths=jnp.sum(is_sampled_BR, axis=1, dtype=jnp.int32),
+    is_finished=jnp.any(
+      is_sampled_BR & is_end(steps_BR.tokens, eos_ids), axis=1
+    ),
+  )
+
+
 def completions(
   prompts: base.Prompts,
   steps_BR: Step,
@@ -199,6 +231,7 @@ def completions(
       both_BT, sources_BT, axis=1, mode='fill', fill_value=blank
     )
 
+  of_rows = responses(steps_BR, eos_ids, pad_id)
   zeros_BL = jnp.zeros((B, L), jnp.float32)
   return base.Completions(
     tokens=place(prompts.tokens, steps_BR.tokens, pad_id),
@@ -206,9 +239,7 @@ def completions(
     behavior_logprobs=place(zeros_BL, steps_BR.behavior_logprobs, 0.0),
     full_logprobs=place(zeros_BL, steps_BR.full_logprobs, 0.0),
     entropy=place(zeros_BL, steps_BR.entropy, 0.0),
-    responses=jnp.where(is_sampled_BR, steps_BR.tokens, pad_id),
-    lengths=jnp.sum(is_sampled_BR, axis=1, dtype=jnp.int32),
-    is_finished=jnp.any(
-      is_sampled_BR & is_end(steps_BR.tokens, eos_ids), axis=1
-    ),
+    responses=of_rows.tokens,
+    lengths=of_rows.lengths,
+    is_finished=of_rows.is_finished,
   )

@@ -15,7 +15,9 @@ every bit is equal.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Annotated
+from typing import NamedTuple
 
 import jax
 from flax import nnx
@@ -29,6 +31,54 @@ from replay_rl.lm import model
 from replay_rl.lm import prefill
 
 _COUNT = constants.interval('[1, inf)')
+
+
+class Pieces(NamedTuple):
+  """The functions of a generation in pieces, with the settings of a run.
+
+  init: (params, prompts, rollout_id) -> state, see `init`.
+  step: (params, rng_key, state) -> state, see `step`.
+  responses: steps `[B, R]` -> `decoding.Responses`.
+  completions: (prompts of the groups, steps `[F, R]`) -> completions.
+  """
+
+  init: Callable[..., continuous.State]
+  step: Callable[..., continuous.State]
+  responses: Callable[[decoding.Step], decoding.Responses]
+  completions: Callable[[base.Prompts, decoding.Step], base.Completions]
+
+
+def pieces(
+  graphdef: nnx.GraphDef,
+  *,
+  max_new_tokens: int,
+  eos_ids: tuple[int, ...],
+  pad_id: int,
+  num_slots: int,
+  chunk: int,
+) -> Pieces:
+  """Returns the functions, of which `step` needs temperature, top_k and top_p.
+
+  Args:
+    graphdef, max_new_tokens, eos_ids, pad_id: see `sampler.generate`.
+    num_slots: see `init`.
+    chunk: see `step`.
+  """
+
+  def completions(prompts, steps):
+    group_size = steps.tokens.shape[0] // prompts.tokens.shape[0]
+    rows = prefill.repeat(prompts, group_size)
+    return decoding.completions(rows, steps, eos_ids, pad_id)
+
+  sizes = {'max_new_tokens': max_new_tokens, 'num_slots': num_slots}
+  return Pieces(
+    init=functools.partial(init, graphdef, **sizes),
+    step=functools.partial(step, graphdef, chunk=chunk, eos_ids=eos_ids),
+    responses=functools.partial(
+      decoding.responses, eos_ids=eos_ids, pad_id=pad_id
+    ),
+    completions=completions,
+  )
 
 
 @constants.checked

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from replay_rl import base
 from replay_rl.lm import architecture
+from replay_rl.lm import in_flight
 from replay_rl.replay import buffer as buffer_lib
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import ledger as ledger_lib
@@ -91,6 +92,7 @@ class Functions(NamedTuple):
 
   generate_fn: samples with the settings of the config.
   evaluate_fn: samples with those of its evaluation.
+  pieces: of `generate_fn`, where the host judges beside it; else None.
   update: the functions of an update.
   advantage_fn: compares the rewards of a group.
   compose_fn: makes the batch of an update.
@@ -104,6 +106,7 @@ class Functions(NamedTuple):
 
   generate_fn: GenerateFn
   evaluate_fn: GenerateFn
+  pieces: in_flight.Pieces | None
   update: learner_lib.UpdateFunctions
   advantage_fn: base.AdvantageFn
   compose_fn: base.ComposeFn
@@ -134,6 +137,7 @@ class Parts(NamedTuple):
     the learner.
   num_spans: most weights that sample one response; 0 if the schedule has no
     spans, and then one.
+  judges_beside: whether the host judges responses while others are written.
   microbatch_rows: most rows of an update whose activations are in memory at a
     time; None for all. Of packed rows, most sequences; None for 1.
   packed_tokens: columns of a sequence of packed rows; None does not pack.
@@ -159,6 +163,7 @@ class Parts(NamedTuple):
   num_rows: int
   num_publications: int
   num_spans: int
+  judges_beside: bool
   microbatch_rows: int | None
   packed_tokens: int | None
   loss_reads: frozenset[str]

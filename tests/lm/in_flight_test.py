@@ -181,10 +181,8 @@ class InFlightTest(parameterized.TestCase):
       state = in_flight.init(
         *(graphdef, params, _PROMPTS, _IDS), max_new_tokens=_R, num_slots=8
       )
-      axes = continuous.logical_axes(state)
-      places = jax.tree.map(
-        lambda _, axes: jax.sharding.NamedSharding(mesh, mesh_lib.spec(axes)),
-        *(state, axes),
+      places = continuous.places(
+        lambda axes: jax.sharding.NamedSharding(mesh, mesh_lib.spec(axes))
       )
       state = jax.device_put(state, places)
       self.assertEqual(state.num_started.tolist(), [2, 2, 2, 2])
