@@ -109,10 +109,9 @@ def experiment(
     'pad_id': shape.pad_id,
     'num_slots': num_slots,
   }
-  # top_k and top_p are those of the config, if it has any.
   generate_fn = functools.partial(
     sampler.generate, graphdef, **options, top_k=None, top_p=None
-  )
+  )  # Without top_k and top_p, unless the config has them.
   chunk, pieces = config.text and config.text.judge_every, None
   if chunk is not None:
     pieces = in_flight.pieces(graphdef, chunk=chunk, **options)

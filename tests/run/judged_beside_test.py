@@ -25,7 +25,8 @@ _MESH = {'data': 2, 'fsdp': 2, 'tensor': 1}
 
 
 def _config(judge_every, **changes):
-  changes = {'sampler__num_slots': 4} | changes
+  sampling = {'temperature': 0.7, 'top_k': 20, 'top_p': 0.95, 'num_slots': 4}
+  changes = {f'sampler__{x}': value for x, value in sampling.items()} | changes
   return tiny.config(
     task='problems()',
     text=dataclasses.replace(
