@@ -120,6 +120,12 @@ class Checkpoints:
         f'after {self.steps()}'
       )
 
+  def clear(self) -> None:
+    """Deletes all checkpoints of the folder."""
+    self.wait()
+    for step in self.steps():
+      self._manager.delete(step)
+
   def wait(self) -> None:
     """Returns once the last checkpoint is written and its list is read back.
 

@@ -263,6 +263,22 @@ def advance(
   return InFlight(continued, steps), harvested
 
 
+def harvested_before(
+  policy: Policy, prompts: base.Prompts, growing: InFlight, parts: state.Parts
+) -> Harvested:
+  """Returns all responses that were harvested so far, in F rows."""
+  pieces = parts.bind(policy.hyper).pieces
+  assert pieces is not None
+  rows = jnp.arange(parts.num_fresh)
+  return Harvested(
+    is_valid=jnp.any(growing.steps.is_sampled, axis=1),
+    rows=rows,
+    responses=pieces.responses(growing.steps),
+    references=prompts.references[rows // parts.group_size],
+    is_last=in_flight.is_over(growing.state),
+  )
+
+
 @jax.named_scope('generate')
 def complete(
   policy: Policy, prompts: base.Prompts, growing: InFlight, parts: state.Parts

@@ -166,10 +166,12 @@ class Maker(NamedTuple):
     self,
     task: task_lib.Task | task_lib.TextTask | None,
     timed: Callable[[str, Callable], Callable],
+    watch: judged_beside.Watch,
   ) -> tuple[events_lib.Actions, dict[str, Callable]]:
     """Returns the actions of a cycle, and the programs that they call.
 
-    `timed` takes the name of an event and its function, and may time it.
+    `timed` takes the name of an event and its function, and may time it;
+    `watch` says whether to stop within a generation in pieces.
     """
     parts, whole, rows = self.parts, self.whole, self.rows
     generate = self._on_sampler_mesh(
@@ -220,6 +222,7 @@ class Maker(NamedTuple):
         *(read, self._pieces(), task),
         num_rows=parts.num_fresh,
         timed=timed,
+        watch=watch,
       )
     return (
       events_lib.Actions(
@@ -256,6 +259,7 @@ class Maker(NamedTuple):
       advance=program(
         generation_lib.advance, (growing, self.whole), donate_argnums=2
       ),
+      harvested_before=program(generation_lib.harvested_before, self.whole),
       complete=program(generation_lib.complete, self.rows),
     )
 

@@ -75,6 +75,8 @@ class RunState(NamedTuple):
   learner: the learner.
   buffer: the replay buffer.
   ledger: counters of generated and trained rollouts and tokens.
+  in_flight: a `generation.InFlight` where the run was stopped within a
+    generation; None between cycles.
   """
 
   seed: base.Array
@@ -85,6 +87,7 @@ class RunState(NamedTuple):
   learner: base.LearnerState
   buffer: base.BufferState
   ledger: ledger_lib.Ledger
+  in_flight: base.PyTree | None
 
 
 class Functions(NamedTuple):
@@ -238,6 +241,7 @@ def init(
       num_prompts=parts.num_known_prompts,
     ),
     ledger=ledger_lib.init(),
+    in_flight=None,
   )
 
 

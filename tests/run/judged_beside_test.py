@@ -11,6 +11,7 @@ from absl.testing import parameterized
 
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
+from replay_rl.run import judged_beside
 from replay_rl.run import programs
 from replay_rl.run import rules
 from replay_rl.run import schedule
@@ -25,7 +26,8 @@ _MESH = {'data': 2, 'fsdp': 2, 'tensor': 1}
 
 
 def _config(judge_every, **changes):
-  sampling = {'temperature': 0.7, 'top_k': 20, 'top_p': 0.95, 'num_slots': 4}
+  sampling = {'temperature': 1.3, 'top_k': 20, 'top_p': 0.95, 'num_slots': 4}
+  changes = {'loss__policy': 'reinforce()'} | changes
   changes = {f'sampler__{x}': value for x, value in sampling.items()} | changes
   return tiny.config(
     task='problems()',
@@ -79,7 +81,7 @@ class JudgedBesideTest(parameterized.TestCase):
     expected, _ = _generated(None, **options)
     chex.assert_trees_all_equal(actual, expected)
     generation, rewards, _ = actual
-    self.assertGreater(len(np.unique(generation.completions.lengths)), 3)
+    self.assertGreater(len(np.unique(generation.completions.lengths)), 2)
     self.assertBetween(np.mean(rewards == 1.0), 0.1, 0.9)
     # Some before others, and each once.
     sizes = [len(references) for *_, references in calls]
@@ -97,6 +99,33 @@ class JudgedBesideTest(parameterized.TestCase):
     np.testing.assert_array_equal(
       actual[0].completions.tokens, expected[0].completions.tokens
     )
+
+  @parameterized.parameters(1, 3)
+  def test_a_stop_within_a_generation_goes_on_bit_for_bit(self, num_pieces):
+    task = _task()
+    built, experiment = _built(3, task, {}, num_seeds=2)
+    generate = built.cycle.keywords['actions'].generate
+    run = tiny_run.first_run(built, experiment.parts, [5, 6])
+    event = experiment.schedule(0)[0]
+    expected = jax.device_get(generate(run, event))
+    asked = iter([False] * (num_pieces - 1) + [True])
+    built.watch.is_to_stop = lambda: next(asked)
+    with self.assertRaises(judged_beside.Interrupted) as raised:
+      generate(run, event)
+    built.watch.is_to_stop = lambda: False
+    stored = jax.device_get(raised.exception.run)
+    num_ended = stored.in_flight.steps.is_sampled.any(axis=2).sum(axis=1)
+    self.assertBetween(num_ended.max(), 1, 15)
+    # As a checkpoint has it.
+    like = judged_beside.abstract(
+      experiment.parts, 2, mesh_lib.make(tiny_run.ONE_DEVICE)
+    )
+    chex.assert_trees_all_equal_shapes_and_dtypes(stored.in_flight, like)
+    restored = jax.device_put(
+      stored.in_flight, jax.tree.map(lambda leaf: leaf.sharding, like)
+    )
+    run = run._replace(in_flight=restored)
+    chex.assert_trees_all_equal(jax.device_get(generate(run, event)), expected)
 
   def test_seconds_of_the_verifier_and_of_waiting_for_it(self):
     both = _generated(3, time_events=True)[1]
@@ -188,7 +217,7 @@ class BesideTest(parameterized.TestCase):
           (np.zeros((1, 5, 2), np.int32), *[np.ones((1, 5), np.int32)] * 2),
           np.arange(5, dtype=np.int32)[None],
         )
-        one.close()
+        one._end()
       shares.append([x for *_, references in calls for x in references])
     self.assertEqual(shares, [[0, 1, 2], [3, 4]])
 

@@ -48,6 +48,7 @@ class Beside:
     self._verify = timed(judging.verify)
     self._verdicts = judging.no_verdicts(num_seeds, num_rows)
     self._num_given = 0
+    self._is_left = False
     self._failure: BaseException | None = None
     self._queue: queue.SimpleQueue = queue.SimpleQueue()
     self._thread = threading.Thread(target=self._judge, name='judge')
@@ -86,7 +87,7 @@ class Beside:
       Exception: what the verifier raised.
     """
     with processes.together('the verifier'):
-      self.close()
+      self._end()
       if self._failure is not None:
         raise self._failure
       assert self._num_given == self._verdicts[0].size, self._num_given
@@ -94,7 +95,12 @@ class Beside:
     return judgement.rewards, judging.measure(judgement, self._task.statuses)
 
   def close(self) -> None:
-    """Ends the thread once it has judged all; may be called again."""
+    """Ends the thread, once it has judged what it is at."""
+    self._is_left = True
+    self._end()
+
+  def _end(self) -> None:
+    """Waits until the thread has judged all that waits, and has ended."""
     self._queue.put(_END)
     self._thread.join()
 
@@ -105,7 +111,7 @@ class Beside:
         while not self._queue.empty():
           waiting.append(self._queue.get())
         given = [one for one in waiting if one is not _END]
-        if given:
+        if given and not self._is_left:
           seeds, rows, *fields = (
             np.concatenate(parts) for parts in zip(*given, strict=True)
           )
