@@ -6,11 +6,14 @@ from unittest import mock
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
+from replay_rl.lm import arguments
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import build
+from replay_rl.run import generation as generation_lib
 from replay_rl.run import judged_beside
 from replay_rl.run import programs
 from replay_rl.run import rules
@@ -126,6 +129,24 @@ class JudgedBesideTest(parameterized.TestCase):
     )
     run = run._replace(in_flight=restored)
     chex.assert_trees_all_equal(jax.device_get(generate(run, event)), expected)
+
+  def test_one_set_of_weights_is_that_of_the_span_rounded_by_hand(self):
+    parts = tiny_run.parts()
+    parts = parts._replace(
+      transformer=dataclasses.replace(
+        parts.transformer, compute_dtype='bfloat16'
+      )
+    )
+    # 257 has nine bits, and bfloat16 eight.
+    params = {'embedding': jnp.array([[1.0], [2.0], [257.0]])}
+    policy = generation_lib.Policy(
+      *(params, jnp.array([3, 4, 5]), None, None, {}),
+      spans=arguments.Spans(jnp.array([2]), jnp.array([0])),
+    )
+    actual = generation_lib.one_set(policy, parts)
+    self.assertEqual(actual.params['embedding'].tolist(), [256.0])
+    self.assertEqual(actual.params['embedding'].dtype, jnp.bfloat16)
+    self.assertEqual(actual.version.tolist(), [3, 4, 5])
 
   def test_seconds_of_the_verifier_and_of_waiting_for_it(self):
     both = _generated(3, time_events=True)[1]
