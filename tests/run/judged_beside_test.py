@@ -29,9 +29,7 @@ _MESH = {'data': 2, 'fsdp': 2, 'tensor': 1}
 
 
 def _config(judge_every, **changes):
-  sampling = {'temperature': 1.3, 'top_k': 20, 'top_p': 0.95, 'num_slots': 4}
-  changes = {'loss__policy': 'reinforce()'} | changes
-  changes = {f'sampler__{x}': value for x, value in sampling.items()} | changes
+  changes = {'sampler__num_slots': 4, 'sampler__temperature': 1.3} | changes
   return tiny.config(
     task='problems()',
     text=dataclasses.replace(
@@ -71,7 +69,7 @@ def _generated(judge_every, task=None, changes=(), seeds=(5,), **settings):
 
 class JudgedBesideTest(parameterized.TestCase):
   @parameterized.named_parameters(
-    ('in_turn', {'seeds': (5, 6)}),
+    ('in_turn', {'seeds': (5, 6), 'time_events': True}),
     ('together', {'seeds': (5, 6), 'vmap_seeds': True}),
     (
       'of_one_span',
@@ -80,9 +78,13 @@ class JudgedBesideTest(parameterized.TestCase):
   )
   def test_every_byte_is_that_of_judging_afterwards(self, options):
     calls = []
-    actual, _ = _generated(3, _task(calls), **options)
-    expected, _ = _generated(None, **options)
+    actual, beside_it = _generated(3, _task(calls), **options)
+    expected, after_it = _generated(None, **options)
     chex.assert_trees_all_equal(actual, expected)
+    events = {'generate', 'judge', 'wait'} if 'time_events' in options else ()
+    self.assertEqual([set(beside_it), set(after_it)], [set(events)] * 2)
+    if events:
+      self.assertGreaterEqual(after_it['wait'], after_it['judge'])
     generation, rewards, _ = actual
     self.assertGreater(len(np.unique(generation.completions.lengths)), 2)
     self.assertBetween(np.mean(rewards == 1.0), 0.1, 0.9)
@@ -148,12 +150,18 @@ class JudgedBesideTest(parameterized.TestCase):
     self.assertEqual(actual.params['embedding'].dtype, jnp.bfloat16)
     self.assertEqual(actual.version.tolist(), [3, 4, 5])
 
-  def test_seconds_of_the_verifier_and_of_waiting_for_it(self):
-    both = _generated(3, time_events=True)[1]
-    self.assertEqual(set(both), {'generate', 'judge', 'wait'})
-    after = _generated(None, time_events=True)[1]
-    self.assertEqual(set(after), {'generate', 'judge', 'wait'})
-    self.assertGreaterEqual(after['wait'], after['judge'])
+  def test_it_samples_as_the_config_says(self):
+    config = _config(
+      3, sampler__top_k=9, sampler__top_p=0.9, loss__policy='reinforce()'
+    )
+    parts = build.experiment(config, _task().shape).parts
+    pieces = parts.bind(parts.hyper).pieces
+    self.assertEqual(
+      {name: pieces.step.keywords[name] for name in ('chunk', 'top_k')},
+      {'chunk': 3, 'top_k': 9},
+    )
+    self.assertEqual(pieces.step.keywords['top_p'], 0.9)
+    self.assertEqual(pieces.step.keywords['temperature'], 1.3)
 
   def test_what_the_verifier_raises_ends_the_generation_and_the_thread(self):
     def judge(*arguments):
