@@ -62,6 +62,7 @@ def on_policy(
       answer_timeout=5.0,
       memory_limit=2**31,
       max_answer_chars=10_000,
+      judge_every=None,
       reward_fn=None,
     ),
     model=models.published(

@@ -50,6 +50,7 @@ from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import entry
 from replay_rl.run import fork
+from replay_rl.run import judged_beside
 from replay_rl.run import logs
 from replay_rl.run import maker as maker_lib
 from replay_rl.run import packages
@@ -59,6 +60,7 @@ from replay_rl.run import programs as programs_lib
 from replay_rl.run import remote
 from replay_rl.run import session as session_lib
 from replay_rl.run import state
+from replay_rl.run import stopped as stopped_lib
 from replay_rl.run import stopping
 from replay_rl.run import workdir as workdir_lib
 from replay_rl.tasks import task as task_lib
@@ -288,8 +290,17 @@ def opened(
         )
       )
     )
-    restored = checkpoints.restore_latest(
-      run, functools.partial(logs.check, workdir)
+    check_files = functools.partial(logs.check, workdir)
+    restored = checkpoints.restore_latest(run, check_files)
+    in_flight = None
+    if experiment.parts.judges_beside and jax.process_count() == 1:
+      in_flight = judged_beside.abstract(
+        experiment.parts, config.num_seeds, sampler_mesh or mesh
+      )
+    stopped, restored = stopped_lib.restore(
+      *(workdir, run, restored, stack),
+      in_flight=in_flight,
+      check_files=check_files,
     )
     if restored is None:
       logs.check_unstarted(
@@ -309,6 +320,7 @@ def opened(
     mesh=mesh,
     programs=programs,
     checkpoints=checkpoints,
+    stopped=stopped,
     restored=restored,
   )
 

@@ -1,9 +1,13 @@
 """Tests of whole runs of a task in text, from data set to samples."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import pathlib
+import signal
 import tempfile
+from unittest import mock
 
 import chex
 import jax
@@ -14,12 +18,30 @@ from replay_rl import train
 from replay_rl.configs import models
 from replay_rl.lm.hf import checkpoint as hf
 from replay_rl.run import build
+from replay_rl.run import checkpoint
+from replay_rl.run import config as config_lib
+from replay_rl.run import stopped
 from replay_rl.tasks import task as task_lib
+from replay_rl.tasks.text import beside as beside_lib
 from tests import tiny_text
 
 
 def _lines(path):
   return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _then_stop(test):
+  """Returns a `Beside.give` that asks the run to stop at its third call."""
+  give, calls = beside_lib.Beside.give, []
+
+  def watched(self, *arguments):
+    calls.append(arguments)
+    test.assertLess(len(calls), 5)
+    if len(calls) == 3:
+      os.kill(os.getpid(), signal.SIGTERM)
+    give(self, *arguments)
+
+  return watched
 
 
 class TextRunTest(absltest.TestCase):
@@ -38,6 +60,7 @@ class TextRunTest(absltest.TestCase):
       evaluation__num_prompts=3,
       logging__samples_every=2,
       sampler__weight_lag=5,
+      sampler__num_slots=8,
       replay__updates_per_iteration=2.5,
       replay__weights='proportional(exponent=0.6)',
       replay__feedback='reweighted_advantage_magnitude()',
@@ -47,7 +70,21 @@ class TextRunTest(absltest.TestCase):
     whole, parted = self.folder / 'whole', self.folder / 'parted'
     expected = train.train(config, whole)
     train.train(config, parted, stop_after=3)
-    actual = train.train(config, parted)
+    # Judging beside generation changes no byte.
+    beside = config_lib.changed(
+      config, {'text.judge_every': 2, 'text.num_workers': 2}
+    )
+    with (
+      self.assertWarnsRegex(UserWarning, '^text.judge_every is 2 now, was'),
+      self.assertRaisesRegex(SystemExit, '^143$'),
+      mock.patch.object(beside_lib.Beside, 'give', _then_stop(self)),
+    ):
+      train.train(beside, parted)
+    # With half of the responses in flight, after three iterations.
+    self.assertTrue((parted / 'stopped' / '3').is_dir())
+    self._check_refused(parted, expected)
+    actual = train.train(beside, parted)
+    self.assertEmpty(list((parted / 'stopped').iterdir()))
     chex.assert_trees_all_equal(actual, expected)
     for name in ('metrics.jsonl', 'samples.jsonl'):
       self.assertEqual(
@@ -71,6 +108,25 @@ class TextRunTest(absltest.TestCase):
     }
     for sample in samples:
       self.assertEqual(problems[sample['prompt']], sample['reference'])
+
+  def _check_refused(self, workdir, run):
+    """Checks that no run without pieces goes on, unless it is further."""
+
+    def restore(num_iterations):
+      clock = run.clock._replace(iteration=np.full(2, num_iterations))
+      restored = checkpoint.Restored(run._replace(clock=clock), {})
+      return restored, stopped.restore(
+        *(workdir, run, restored, contextlib.ExitStack()),
+        in_flight=None,
+        check_files=lambda marks: None,
+      )
+
+    with self.assertRaisesRegex(
+      ValueError, "stopped': must be continued with the text.judge_every and"
+    ):
+      restore(3)
+    restored, found = restore(4)
+    self.assertEqual(found, (None, restored))
 
   def test_the_file_of_a_reward_function_is_recorded(self):
     path = self.folder / 'mine.py'

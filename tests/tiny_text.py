@@ -46,6 +46,7 @@ def settings(folder: pathlib.Path, **changes) -> config_lib.Text:
       'answer_timeout': 5.0,
       'memory_limit': 2**31,
       'max_answer_chars': 100,
+      'judge_every': None,
       'reward_fn': None,
     }
     | changes

@@ -19,7 +19,7 @@ import numpy as np
 from replay_rl import base
 from replay_rl.fit import hlo
 from replay_rl.fit import hlo_costs
-from replay_rl.lm import sampler
+from replay_rl.lm import arguments
 from replay_rl.run import build
 from replay_rl.run import config as config_lib
 from replay_rl.run import generation as generation_lib
@@ -201,7 +201,7 @@ def _events(
   policy = generation_lib.policy(run._replace(sampler=None))
   if parts.num_spans:
     numbers = jax.ShapeDtypeStruct((num_seeds, parts.num_spans), np.int32)
-    spans = sampler.Spans(numbers, numbers)  # pyright: ignore
+    spans = arguments.Spans(numbers, numbers)  # pyright: ignore
     policy = generation_lib.policy(run, spans)
   prompts = _prompts(parts, num_seeds, parts.num_prompts)
   generate = compile_one('generate', jitted['generate'], policy, prompts)

@@ -1,5 +1,9 @@
 """Continuous batching: a response that ends leaves its slot to the next one.
 
+`init` puts prompts into the queue, `step` draws tokens, and `harvest` takes out
+the responses that have ended and starts the next ones. `decode` calls the three
+in a loop; `in_flight` has them as programs of a model, with a host between.
+
 A slot is a row of the decoding program. With fewer slots than responses, short
 responses do not wait for the longest one. Yu et al., "Orca", OSDI 2022, section
 3, call this iteration-level scheduling; here one program does all of it.
@@ -15,6 +19,7 @@ queue of its own, so that no device reads the rows of another.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import jax
@@ -40,6 +45,7 @@ class Slots(NamedTuple):
   rollout_id: `[S]` uint32, of that response.
   num_drawn: `[S]` int32, tokens of the response.
   is_busy: `[S]` bool, False once the response has ended.
+  is_ripe: `[S]` bool, True from then until the response is harvested.
   hidden: `[S, D]`, of the last token of the prompt.
   steps: `[S, R]`, the tokens.
   cache: S rows of L + W columns.
@@ -49,22 +55,39 @@ class Slots(NamedTuple):
   rollout_id: base.Array
   num_drawn: base.Array
   is_busy: base.Array
+  is_ripe: base.Array
   hidden: base.Array
   steps: decoding.Step
   cache: cache_lib.Cache
 
 
-class _Loop(NamedTuple):
-  """The state of decoding.
+class State(NamedTuple):
+  """F responses: some wait in the queue, some are in flight, some have ended.
 
   num_ticks: `[]` int32, steps of all slots so far.
   num_started: `[N]` int32, responses of each part that have had a slot.
-  steps: `[F, R]`, the responses as of the latest refill.
+  prefix: U prompts.
+  rollout_id: `[F]` uint32; F / U of them for each prompt, side by side.
+  slots: the responses in flight.
   """
 
   num_ticks: base.Array
   num_started: base.Array
+  prefix: prefill.Prefix
+  rollout_id: base.Array
   slots: Slots
+
+
+class Harvest(NamedTuple):
+  """The responses that ended since the harvest before, in S rows.
+
+  is_valid: `[S]` bool, False for a row without such a response.
+  rows: `[S]` int32, which of the F responses each is.
+  steps: `[S, R]`, the tokens.
+  """
+
+  is_valid: base.Array
+  rows: base.Array
   steps: decoding.Step
 
 
@@ -93,51 +116,175 @@ def decode(
   """Returns the tokens `[F, R]` of a response for each id.
 
   Args:
+    config, prefix, rollout_id, num_slots, max_new_tokens: see `init`.
+    read_fn, draw_fn: see `step`.
+  """
+  state = init(
+    config,
+    prefix,
+    rollout_id,
+    num_slots=num_slots,
+    max_new_tokens=max_new_tokens,
+  )
+
+  def advance(carry):
+    state, steps_FR = carry
+    state = step(state, read_fn=read_fn, draw_fn=draw_fn, chunk=None)
+    state, harvested = harvest(state)
+    return state, collect(steps_FR, harvested)
+
+  steps_FR = mesh_lib.split_rows(
+    decoding.empty(rollout_id.shape[0], max_new_tokens)
+  )
+  # The last harvest takes all out, so none is left where no slot is busy.
+  return jax.lax.while_loop(
+    lambda carry: ~is_over(carry[0]), advance, (state, steps_FR)
+  )[1]
+
+
+def init(
+  config: architecture.TransformerConfig,
+  prefix: prefill.Prefix,
+  rollout_id: base.Array,
+  *,
+  num_slots: int,
+  max_new_tokens: int,
+) -> State:
+  """Returns the state in which the first S responses have a slot.
+
+  Args:
     config: of the model.
     prefix: U prompts.
     rollout_id: `[F]` uint32; F / U of them for each prompt, side by side.
-    read_fn: reads a token of every slot.
-    draw_fn: draws a token of every slot.
-    num_slots: S. It is a multiple of N, as are U and F.
+    num_slots: S, at most F. It is a multiple of N, as are U and F.
     max_new_tokens: R.
   """
-  num_rows = rollout_id.shape[0]
   num_parts = mesh_lib.num_current_parts('rows')
-  num_of_part = num_rows // num_parts
   num_prompt_columns = prefix.cache.is_valid.shape[1]
-  empty = _Loop(
-    num_ticks=jnp.int32(0),
-    num_started=jnp.zeros(num_parts, jnp.int32),
-    slots=_empty_slots(
-      config,
-      num_slots=num_slots,
-      num_columns=num_prompt_columns + max(max_new_tokens - 1, 1),
-      max_new_tokens=max_new_tokens,
-    ),
-    steps=mesh_lib.split_rows(decoding.empty(num_rows, max_new_tokens)),
+  return _start(
+    State(
+      num_ticks=jnp.int32(0),
+      num_started=jnp.zeros(num_parts, jnp.int32),
+      prefix=prefix,
+      rollout_id=rollout_id,
+      slots=_empty_slots(
+        config,
+        num_slots=num_slots,
+        num_columns=num_prompt_columns + max(max_new_tokens - 1, 1),
+        max_new_tokens=max_new_tokens,
+      ),
+    )
   )
-  refill = functools.partial(_refill, prefix, rollout_id)
+
+
+def step(
+  state: State, *, read_fn: ReadFn, draw_fn: DrawFn, chunk: int | None
+) -> State:
+  """Draws tokens until a harvest starts other responses, or none is in flight.
+
+  Args:
+    state: the responses.
+    read_fn: reads a token of every slot.
+    draw_fn: draws a token of every slot.
+    chunk: most tokens of a response to draw; None for no limit.
+  """
+  # Seeds that are mapped step together, so they have the same number.
+  first = decoding.of_all_seeds(state.num_ticks)
   tick = functools.partial(
     _tick,
     read_fn=read_fn,
     draw_fn=draw_fn,
-    num_prompt_columns=num_prompt_columns,
+    num_prompt_columns=state.prefix.cache.is_valid.shape[1],
   )
 
-  def is_any_busy(loop):
-    return ~decoding.all_rows(~loop.slots.is_busy)
+  def is_to_go_on(carry):
+    num_ticks, slots = carry
+    now = state._replace(slots=slots)
+    goes_on = ~is_over(now) & ~_is_refill_due(now)
+    return goes_on if chunk is None else goes_on & (num_ticks < first + chunk)
 
-  def is_to_go_on(loop):
-    return is_any_busy(loop) & decoding.all_rows(
-      ~_wants_refill(loop, num_of_part)
+  num_ticks, slots = jax.lax.while_loop(
+    is_to_go_on,
+    lambda carry: (carry[0] + 1, tick(*carry)),
+    (first, state.slots),
+  )
+  return state._replace(num_ticks=num_ticks, slots=slots)
+
+
+def harvest(state: State) -> tuple[State, Harvest]:
+  """Takes out the responses that have ended, and starts the next ones.
+
+  The next ones start once enough slots are free, whenever the harvests are. So
+  a response has the same place in the cache at any `chunk`.
+  """
+  slots, num_parts = state.slots, state.num_started.shape[0]
+  num_of_part = state.rollout_id.shape[0] // num_parts
+  offsets_N1 = num_of_part * jnp.arange(num_parts)[:, None]
+  harvested = Harvest(
+    is_valid=slots.is_ripe,
+    rows=(_by_part(slots.rows, num_parts) + offsets_N1).reshape(-1),
+    steps=slots.steps,
+  )
+  state = state._replace(
+    slots=slots._replace(is_ripe=jnp.zeros_like(slots.is_ripe))
+  )
+  return _start(state), harvested
+
+
+def collect(steps_FR: decoding.Step, harvested: Harvest) -> decoding.Step:
+  """Returns all F responses `[F, R]`, with those of a harvest among them."""
+  num_rows = steps_FR.tokens.shape[0]
+  num_parts = mesh_lib.num_current_parts('rows')
+  num_of_part = num_rows // num_parts
+  offsets_N1 = num_of_part * jnp.arange(num_parts)[:, None]
+  rows_NM = jnp.where(
+    _by_part(harvested.is_valid, num_parts),
+    _by_part(harvested.rows, num_parts) - offsets_N1,
+    num_of_part,  # Out of bounds, where nothing is written.
+  )
+
+  def put(all_FR, of_slots_SR):
+    # By part, so that no device writes to the rows of another.
+    put_part = jax.vmap(
+      lambda to, rows, values: to.at[rows].set(values, mode='drop')
     )
+    return put_part(
+      _by_part(all_FR, num_parts), rows_NM, _by_part(of_slots_SR, num_parts)
+    ).reshape(all_FR.shape)
 
-  # The refill at the end of a round also takes the last responses out.
-  return jax.lax.while_loop(
-    is_any_busy,
-    lambda loop: refill(jax.lax.while_loop(is_to_go_on, tick, loop)),
-    refill(empty),
-  ).steps
+  return jax.tree.map(put, steps_FR, harvested.steps)
+
+
+def is_over(state: State) -> base.Array:
+  """Returns whether no response is in flight, `[]` bool, of all mapped seeds.
+
+  A harvest has to come before, as it starts the responses that wait.
+  """
+  return decoding.all_rows(~state.slots.is_busy)
+
+
+def places(place: Callable[[tuple[str | None, ...]], Any]) -> State:
+  """Returns what `place` makes of the logical axes of each array.
+
+  A record of arrays that are alike has one place for all, as JAX allows.
+  """
+  rows, whole = place(('rows',)), place(())
+  cache = cache_lib.Cache(
+    layers=place((None, 'rows', 'kv_heads')),
+    is_valid=rows,
+    num_tokens=rows,
+    num_columns=whole,
+  )
+  of_slots: dict[str, Any] = dict.fromkeys(Slots._fields, rows) | {
+    'cache': cache
+  }
+  return State(
+    num_ticks=whole,
+    num_started=rows,
+    prefix=prefill.Prefix(hidden=rows, cache=cache),
+    rollout_id=rows,
+    slots=Slots(**of_slots),
+  )
 
 
 def _empty_slots(
@@ -155,6 +302,7 @@ def _empty_slots(
       rollout_id=numbers.astype(jnp.uint32),
       num_drawn=numbers,
       is_busy=numbers > 0,
+      is_ripe=numbers > 0,
       hidden=jnp.zeros((num_slots, config.d_model), config.compute_dtype),
       steps=decoding.empty(num_slots, max_new_tokens),
       cache=cache._replace(layers=(), num_columns=numbers),
@@ -168,41 +316,36 @@ def _empty_slots(
   return slots._replace(cache=cache)
 
 
-def _wants_refill(loop: _Loop, num_of_part: int) -> base.Array:
-  """Returns whether enough slots of a part are free for a refill, `[N]`."""
-  is_busy_NM = _by_part(loop.slots.is_busy, loop.num_started.shape[0])
-  num_slots = is_busy_NM.shape[1]
+def _is_refill_due(state: State) -> base.Array:
+  """Returns whether enough slots of any part are free for a refill, `[]`."""
+  is_busy_NM = _by_part(state.slots.is_busy, state.num_started.shape[0])
+  num_parts, num_slots = is_busy_NM.shape
   enough = max(1, int(_REFILL_SHARE * num_slots))
   num_free_N = num_slots - jnp.sum(is_busy_NM, axis=1)
-  num_waiting_N = num_of_part - loop.num_started
-  return (num_waiting_N > 0) & (
+  num_waiting_N = state.rollout_id.shape[0] // num_parts - state.num_started
+  wants_N = (num_waiting_N > 0) & (
     num_free_N >= jnp.minimum(num_waiting_N, enough)
   )
+  return ~decoding.all_rows(~wants_N)
 
 
-def _refill(
-  prefix: prefill.Prefix, rollout_id: base.Array, loop: _Loop
-) -> _Loop:
-  """Takes out the responses that have ended, and starts the next ones."""
-  slots, num_parts = loop.slots, loop.num_started.shape[0]
+def _start(state: State) -> State:
+  """Gives the free slots to the responses that wait, if enough are free."""
+  slots, num_parts = state.slots, state.num_started.shape[0]
+  prefix, rollout_id = state.prefix, state.rollout_id
   num_of_part = rollout_id.shape[0] // num_parts
   num_prompts = prefix.hidden.shape[0] // num_parts
-  is_free_NM = ~_by_part(slots.is_busy, num_parts)
-  rows_NM = _by_part(slots.rows, num_parts)
-  # A response in progress is written too, and again when it has ended.
-  steps = jax.tree.map(
-    functools.partial(_put, rows_NM=rows_NM), loop.steps, slots.steps
-  )
-  next_NM = loop.num_started[:, None] + jnp.cumsum(is_free_NM, axis=1) - 1
+  is_free_NM = ~_by_part(slots.is_busy, num_parts) & _is_refill_due(state)
+  next_NM = state.num_started[:, None] + jnp.cumsum(is_free_NM, axis=1) - 1
   is_new_NM = is_free_NM & (next_NM < num_of_part)
-  rows_NM = jnp.where(is_new_NM, next_NM, rows_NM)
+  rows_NM = jnp.where(is_new_NM, next_NM, _by_part(slots.rows, num_parts))
   prompts_NM = rows_NM // (num_of_part // num_prompts)
   is_new_S = is_new_NM.reshape(-1)
   hidden_SD = cache_lib.take(prefix.hidden, prompts_NM)
-  return _Loop(
-    num_ticks=loop.num_ticks,
-    num_started=loop.num_started + jnp.sum(is_new_NM, axis=1, dtype=jnp.int32),
-    slots=Slots(
+  num_new_N = jnp.sum(is_new_NM, axis=1, dtype=jnp.int32)
+  return state._replace(
+    num_started=state.num_started + num_new_N,
+    slots=slots._replace(
       rows=rows_NM.reshape(-1),
       rollout_id=cache_lib.take(rollout_id, rows_NM),
       num_drawn=jnp.where(is_new_S, 0, slots.num_drawn),
@@ -213,21 +356,24 @@ def _refill(
       ),
       cache=cache_lib.load(slots.cache, prefix.cache, prompts_NM, is_new_S),
     ),
-    steps=steps,
   )
 
 
 def _tick(
-  loop: _Loop, *, read_fn: ReadFn, draw_fn: DrawFn, num_prompt_columns: int
-) -> _Loop:
+  num_ticks: base.Array,
+  slots: Slots,
+  *,
+  read_fn: ReadFn,
+  draw_fn: DrawFn,
+  num_prompt_columns: int,
+) -> Slots:
   """Draws the next token of each busy slot."""
-  slots = loop.slots
   num_columns = slots.cache.is_valid.shape[1] - num_prompt_columns
   max_new_tokens = slots.steps.tokens.shape[1]
   # The first token follows from the prompt, of which `hidden` is the end.
   is_first_S = slots.num_drawn == 0
   last_S1 = jnp.maximum(slots.num_drawn - 1, 0)[:, None]
-  column = num_prompt_columns + loop.num_ticks % num_columns
+  column = num_prompt_columns + num_ticks % num_columns
   read_SD, cache = read_fn(
     jnp.take_along_axis(slots.steps.tokens, last_S1, axis=1)[:, 0],
     slots.cache._replace(num_columns=column),
@@ -242,31 +388,19 @@ def _tick(
   # What a free slot draws is not `is_sampled`, and so has no meaning.
   is_new_SR = jnp.arange(max_new_tokens)[None, :] == slots.num_drawn[:, None]
   num_drawn = slots.num_drawn + slots.is_busy
-  return loop._replace(
-    num_ticks=loop.num_ticks + 1,
-    slots=slots._replace(
-      num_drawn=num_drawn,
-      is_busy=slots.is_busy & ~is_end_S & (num_drawn < max_new_tokens),
-      steps=jax.tree.map(
-        lambda all_SR, new_S: jnp.where(is_new_SR, new_S[:, None], all_SR),
-        slots.steps,
-        step,
-      ),
-      cache=cache,
+  is_busy = slots.is_busy & ~is_end_S & (num_drawn < max_new_tokens)
+  return slots._replace(
+    num_drawn=num_drawn,
+    is_busy=is_busy,
+    is_ripe=slots.is_ripe | (slots.is_busy & ~is_busy),
+    steps=jax.tree.map(
+      lambda all_SR, new_S: jnp.where(is_new_SR, new_S[:, None], all_SR),
+      slots.steps,
+      step,
     ),
+    cache=cache,
   )
 
 
 def _by_part(array: base.Array, num_parts: int) -> base.Array:
   return array.reshape(num_parts, -1, *array.shape[1:])
-
-
-def _put(
-  all_FR: base.Array, of_slots_SR: base.Array, rows_NM: base.Array
-) -> base.Array:
-  """Returns all responses, with those of the slots in rows of their part."""
-  num_parts = rows_NM.shape[0]
-  put = jax.vmap(lambda to, rows, values: to.at[rows].set(values))
-  return put(
-    _by_part(all_FR, num_parts), rows_NM, _by_part(of_slots_SR, num_parts)
-  ).reshape(all_FR.shape)

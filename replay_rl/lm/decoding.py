@@ -1,11 +1,15 @@
-"""What both ways to decode share: the draw of a token, and the result."""
+"""What all ways to decode share: reads and draws of a token, and the result."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from replay_rl import base
+from replay_rl.lm import cache as cache_lib
+from replay_rl.lm import model
 from replay_rl.lm import truncation
 
 
@@ -23,10 +27,74 @@ class Step(NamedTuple):
   is_sampled: base.Array
 
 
+class Responses(NamedTuple):
+  """B responses, without their prompts.
+
+  tokens: `[B, R]` int32, padded.
+  lengths: `[B]` int32, tokens, end-of-sequence included.
+  is_finished: `[B]` bool, True where it ended with end-of-sequence.
+  """
+
+  tokens: base.Array
+  lengths: base.Array
+  is_finished: base.Array
+
+
 def empty(batch_size: int, max_new_tokens: int) -> Step:
   """Returns the steps `[B, R]` of responses without a token."""
   numbers = jnp.zeros((batch_size, max_new_tokens), jnp.float32)
   return Step(numbers.astype(jnp.int32), numbers, numbers, numbers, numbers > 0)
+
+
+# (params, tokens [B], cache, is_valid [B]) -> (hidden states [B, D], cache)
+ReadFn = Callable[..., tuple[base.Array, cache_lib.Cache]]
+# (params, hidden states [B, D], rollout_id [B], number of the token [B],
+# is_sampled [B]) -> (token and its record, whether it ends its response [B])
+DrawFn = Callable[..., tuple[Step, base.Array]]
+
+
+def functions(
+  graphdef: nnx.GraphDef,
+  rng_key: base.Array,
+  *,
+  eos_ids: tuple[int, ...],
+  temperature: base.Array | None,
+  top_k: int | None,
+  top_p: base.Array | None,
+) -> tuple[ReadFn, DrawFn]:
+  """Returns what reads a token of every row, and what draws the next one.
+
+  The random numbers of a token depend on the key, its rollout and its number.
+
+  Args:
+    graphdef: from `model.init`.
+    rng_key: random key of the generation.
+    eos_ids, temperature, top_k, top_p: see `sampler.generate`.
+  """
+
+  def read(params, tokens_B, cache, is_valid_B):
+    x_B1D, cache = model.extend(
+      graphdef,
+      params,
+      tokens_B[:, None],
+      cache,
+      is_valid=is_valid_B[:, None],
+    )
+    return x_B1D[:, 0], cache
+
+  def draw_next(params, x_BD, rollout_id_B, numbers_B, is_sampled_B):
+    fold_in = jax.vmap(jax.random.fold_in, (None, 0))
+    step = draw(
+      jax.vmap(jax.random.fold_in)(fold_in(rng_key, rollout_id_B), numbers_B),
+      model.unembed(graphdef, params, x_BD),
+      is_sampled_B,
+      temperature=temperature,
+      top_k=top_k,
+      top_p=top_p,
+    )
+    return step, is_end(step.tokens, eos_ids)
+
+  return read, draw_next
 
 
 def draw(
@@ -95,9 +163,44 @@ def _all_rows_mapped(axis_size, in_batched, is_true):
   return all_rows(is_true), False
 
 
+@jax.custom_batching.custom_vmap
+def of_all_seeds(number: base.Array) -> base.Array:
+  """Returns a number that is the same for all seeds, outside of a vmap.
+
+  A mapped number would make the column that all rows write to another one for
+  each seed, and the write a scatter.
+  """
+  return jnp.max(number)
+
+
+@of_all_seeds.def_vmap
+def _of_all_seeds_mapped(axis_size, in_batched, number):
+  del axis_size, in_batched
+  return of_all_seeds(number), False
+
+
 def is_end(tokens: base.Array, eos_ids: tuple[int, ...]) -> base.Array:
   """Returns which tokens end a response."""
   return jnp.isin(tokens, jnp.array(eos_ids))
+
+
+def responses(
+  steps_BR: Step, eos_ids: tuple[int, ...], pad_id: int
+) -> Responses:
+  """Returns the tokens of each response, and how long it is.
+
+  Args:
+    steps_BR: the tokens.
+    eos_ids, pad_id: see `sampler.generate`.
+  """
+  is_sampled_BR = steps_BR.is_sampled
+  return Responses(
+    tokens=jnp.where(is_sampled_BR, steps_BR.tokens, pad_id),
+    lengths=jnp.sum(is_sampled_BR, axis=1, dtype=jnp.int32),
+    is_finished=jnp.any(
+      is_sampled_BR & is_end(steps_BR.tokens, eos_ids), axis=1
+    ),
+  )
 
 
 def completions(
@@ -128,6 +231,7 @@ def completions(
       both_BT, sources_BT, axis=1, mode='fill', fill_value=blank
     )
 
+  of_rows = responses(steps_BR, eos_ids, pad_id)
   zeros_BL = jnp.zeros((B, L), jnp.float32)
   return base.Completions(
     tokens=place(prompts.tokens, steps_BR.tokens, pad_id),
@@ -135,9 +239,7 @@ def completions(
     behavior_logprobs=place(zeros_BL, steps_BR.behavior_logprobs, 0.0),
     full_logprobs=place(zeros_BL, steps_BR.full_logprobs, 0.0),
     entropy=place(zeros_BL, steps_BR.entropy, 0.0),
-    responses=jnp.where(is_sampled_BR, steps_BR.tokens, pad_id),
-    lengths=jnp.sum(is_sampled_BR, axis=1, dtype=jnp.int32),
-    is_finished=jnp.any(
-      is_sampled_BR & is_end(steps_BR.tokens, eos_ids), axis=1
-    ),
+    responses=of_rows.tokens,
+    lengths=of_rows.lengths,
+    is_finished=of_rows.is_finished,
   )

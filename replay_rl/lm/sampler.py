@@ -5,43 +5,18 @@ from collections.abc import Callable
 from typing import Annotated
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from replay_rl import base
 from replay_rl import constants
-from replay_rl.lm import architecture
+from replay_rl.lm import arguments
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import continuous
 from replay_rl.lm import decoding
 from replay_rl.lm import model
 from replay_rl.lm import prefill
-from replay_rl.parallel import mesh as mesh_lib
-
-
-class Spans(NamedTuple):
-  """Which of N weights sample each token: the K spans of a response.
-
-  A worker of an asynchronous system gets new weights while it writes. Its cache
-  keeps the keys and values that earlier weights made.
-
-  slots: `[K]` int32, index of the weights of each span.
-  first_tokens: `[K]` int32, first token of each span, in order. The first is 0.
-    A span that starts where the next one does, or after the last token, samples
-    nothing.
-  """
-
-  slots: base.Array
-  first_tokens: base.Array
-
-  def slots_of_tokens(self, max_new_tokens: int) -> base.Array:
-    """Returns the index of the weights of each token of a response, `[R]`."""
-    spans_R = jnp.searchsorted(
-      self.first_tokens, jnp.arange(max_new_tokens), side='right'
-    )
-    return self.slots[spans_R - 1]
 
 
 class _Loop(NamedTuple):
@@ -73,7 +48,7 @@ def generate(
   top_k: Annotated[int | None, constants.interval('[1, inf)')],
   top_p: Annotated[base.Scalar | None, constants.interval('(0, 1]')],
   num_slots: Annotated[int | None, constants.interval('[1, inf)')] = None,
-  spans: Spans | None = None,
+  spans: arguments.Spans | None = None,
 ) -> base.Completions:
   """Samples a group of responses to each prompt.
 
@@ -122,9 +97,9 @@ def generate(
     max_new_tokens=max_new_tokens,
     eos_ids=eos_ids,
     pad_id=pad_id,
-    temperature=_as_input(temperature),
+    temperature=arguments.as_input(temperature),
     top_k=top_k,
-    top_p=_as_input(top_p),
+    top_p=arguments.as_input(top_p),
     num_slots=num_slots,
     spans=spans,
   )
@@ -155,48 +130,29 @@ def _generate(
   top_k: int | None,
   top_p: base.Array | None,
   num_slots: int | None,
-  spans: Spans | None,
+  spans: arguments.Spans | None,
 ) -> base.Completions:
-  chex.assert_rank([prompts.tokens, prompts.lengths, rollout_id], [2, 1, 1])
-  chex.assert_type([prompts.tokens, prompts.lengths], jnp.int32)
-  chex.assert_type(rollout_id, jnp.uint32)
-  chex.assert_equal_shape_prefix([prompts.tokens, prompts.lengths], 1)
-  B = rollout_id.shape[0]
-  P, L = prompts.tokens.shape
   config = model.config_of(graphdef, params)
-  weights = _weights(config, params, spans)
-  _check_arguments(
+  arguments.check_rows(
     config,
-    prompt_columns=L,
+    prompts,
+    rollout_id,
     max_new_tokens=max_new_tokens,
-    eos_ids=eos_ids,
-    pad_id=pad_id,
-    top_k=top_k,
+    num_slots=num_slots,
   )
-  _check_rows(P, B, num_slots, spans)
-
-  def read(params, tokens_B, cache, is_valid_B):
-    x_B1D, cache = model.extend(
-      graphdef,
-      params,
-      tokens_B[:, None],
-      cache,
-      is_valid=is_valid_B[:, None],
-    )
-    return x_B1D[:, 0], cache
-
-  def draw(params, x_BD, rollout_id_B, numbers_B, is_sampled_B):
-    fold_in = jax.vmap(jax.random.fold_in, (None, 0))
-    step = decoding.draw(
-      jax.vmap(jax.random.fold_in)(fold_in(rng_key, rollout_id_B), numbers_B),
-      model.unembed(graphdef, params, x_BD),
-      is_sampled_B,
-      temperature=temperature,
-      top_k=top_k,
-      top_p=top_p,
-    )
-    return step, decoding.is_end(step.tokens, eos_ids)
-
+  arguments.check_tokens(config, eos_ids=eos_ids, pad_id=pad_id, top_k=top_k)
+  if num_slots is not None and spans is not None:
+    arguments.check_one_span(num_slots, spans)
+  weights = arguments.weights_of(config, params, spans)
+  B, P = rollout_id.shape[0], prompts.tokens.shape[0]
+  read, draw = decoding.functions(
+    graphdef,
+    rng_key,
+    eos_ids=eos_ids,
+    temperature=temperature,
+    top_k=top_k,
+    top_p=top_p,
+  )
   prefix = prefill.read(
     graphdef, config, weights(0), prompts, group_size=B // P
   )
@@ -232,7 +188,7 @@ def _in_lock_step(
   read_fn: Callable,
   draw_fn: Callable,
   weights: Callable[[base.Array | int], base.PyTree],
-  spans: Spans | None,
+  spans: arguments.Spans | None,
   max_new_tokens: int,
 ) -> decoding.Step:
   """Returns the tokens `[B, R]` of all responses, written at the same time."""
@@ -295,76 +251,3 @@ def _in_lock_step(
       loop,
     )
   return jax.tree.map(jnp.transpose, loop.steps)
-
-
-def _weights(
-  config: architecture.TransformerConfig,
-  params: base.PyTree,
-  spans: Spans | None,
-) -> Callable[[base.Array | int], base.PyTree]:
-  """Returns the function that gives the weights of a span."""
-
-  def prepared(params):
-    # Before any loop over tokens, and once for each span.
-    return model.unstack(model.rounded(config, params))
-
-  if spans is None:
-    whole = prepared(params)
-    return lambda span: whole
-  return lambda span: prepared(
-    jax.tree.map(lambda leaf: leaf[spans.slots[span]], params)
-  )
-
-
-def _as_input(value: base.Scalar | None) -> base.Array | None:
-  # Otherwise jit would compile anew for an int, a float and an array.
-  return None if value is None else jnp.asarray(value, jnp.float32)
-
-
-def _check_arguments(
-  config: architecture.TransformerConfig,
-  *,
-  prompt_columns: int,
-  max_new_tokens: int,
-  eos_ids: tuple[int, ...],
-  pad_id: int,
-  top_k: int | None,
-) -> None:
-  if prompt_columns + max_new_tokens > config.max_context:
-    raise ValueError(
-      f'max_new_tokens = {max_new_tokens}: must be at most max_context = '
-      f'{config.max_context} less the {prompt_columns} columns of prompts'
-    )
-  for name, tokens in (('eos_ids', eos_ids), ('pad_id', (pad_id,))):
-    if not tokens or not all(0 <= t < config.vocab_size for t in tokens):
-      raise ValueError(
-        f'{name} = {tokens}: must be at least one token in '
-        f'[0, {config.vocab_size})'
-      )
-  if top_k is not None and top_k > config.vocab_size:
-    raise ValueError(
-      f'top_k = {top_k}: must be at most vocab_size = {config.vocab_size}'
-    )
-
-
-def _check_rows(
-  num_prompts: int, num_rows: int, num_slots: int | None, spans: Spans | None
-) -> None:
-  if num_rows % num_prompts:
-    raise ValueError(
-      f'rollout_id = {num_rows} ids: must be a multiple of the {num_prompts} '
-      'prompts'
-    )
-  if num_slots is None:
-    return
-  num_parts = mesh_lib.num_current_parts('rows')
-  if num_slots % num_parts:
-    raise ValueError(
-      f'num_slots = {num_slots}: must be a multiple of {num_parts}, the parts '
-      'into which the mesh splits rows'
-    )
-  if spans is not None and spans.slots.shape[0] > 1:
-    raise ValueError(
-      f'num_slots = {num_slots}: must be None with several spans, whose tokens '
-      'have the same number in all rows'
-    )

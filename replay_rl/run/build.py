@@ -16,6 +16,7 @@ from replay_rl import choices
 from replay_rl import rng
 from replay_rl.lm import architecture
 from replay_rl.lm import attention
+from replay_rl.lm import in_flight
 from replay_rl.lm import model
 from replay_rl.lm import sampler
 from replay_rl.lm import scoring
@@ -102,15 +103,18 @@ def experiment(
       f'{chosen["schedule"].text!r}, whose weights change at the same token of '
       'all responses'
     )
+  options = {
+    'max_new_tokens': shape.max_new_tokens,
+    'eos_ids': shape.eos_ids,
+    'pad_id': shape.pad_id,
+    'num_slots': num_slots,
+  }
   generate_fn = functools.partial(
-    sampler.generate,
-    graphdef,
-    max_new_tokens=shape.max_new_tokens,
-    eos_ids=shape.eos_ids,
-    pad_id=shape.pad_id,
-    num_slots=num_slots,
-    **{'top_k': None, 'top_p': None},  # Unless the config says otherwise.
-  )
+    sampler.generate, graphdef, **options, top_k=None, top_p=None
+  )  # Without top_k and top_p, unless the config has them.
+  chunk, pieces = config.text and config.text.judge_every, None
+  if chunk is not None:
+    pieces = in_flight.pieces(graphdef, chunk=chunk, **options)
   parts = state.Parts(
     shape=shape,
     transformer=transformer,
@@ -127,6 +131,7 @@ def experiment(
         chunk_size=config.optimizer.logits_chunk,
         remat=config.optimizer.remat,
       ),
+      pieces,
     ),
     hyper=functions_lib.numbers(config, chosen),
     drop_zero_variance=config.replay.drop_zero_variance,
@@ -140,6 +145,7 @@ def experiment(
       needs.num_publications or rules.lag_in_iterations(config)
     ),
     num_spans=needs.num_spans,
+    judges_beside=pieces is not None,
     microbatch_rows=config.optimizer.microbatch_rows,
     packed_tokens=config.optimizer.packed_tokens,
     loss_reads=frozenset(),
@@ -203,6 +209,7 @@ def task(
   from replay_rl.tasks.text import text_task
 
   settings = dataclasses.asdict(config.text)
+  del settings['judge_every']  # Says when the run judges.
   evaluation = config.evaluation
   return text_task.make(
     shaping_fn=reward_fn,

@@ -145,6 +145,12 @@ class Checkpoints:
         self._finish_and_upload, self._waiting, step, dict(marks)
       ).result
 
+  def clear(self) -> None:
+    """Deletes all checkpoints of the folder."""
+    self.wait()
+    for step in self.steps():
+      self._manager.delete(step)
+
   def wait(self) -> None:
     """Returns once the last checkpoint is written and its list is read back.
 

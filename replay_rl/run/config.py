@@ -94,6 +94,9 @@ class Text:
   answer_timeout: Annotated[float, constants.interval('[0.001, 86400]')]
   memory_limit: NumBytes  # Bytes of address space of a worker.
   max_answer_chars: Count  # Characters; a longer answer counts as wrong.
+  # Decoding steps after which responses that have ended go to the verifier,
+  # while others are written; None: all go at the end. Needs sampler.num_slots.
+  judge_every: OptionalCount
   # 'module:function' or 'file.py:function', see verify.scoring; its numbers are
   # the rewards that `reward` shapes. None: 1 for a right answer, else 0.
   reward_fn: OptionalStr

@@ -81,6 +81,7 @@ def cycle(
     match event:
       case schedule.Generate():
         *generated, measured = actions.generate(run, event)
+        run = run._replace(in_flight=None)
         values = metrics.of_events(values, measured)
       case schedule.Publish():
         run = actions.publish(run)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay_rl import choices
+from replay_rl.lm import in_flight
 from replay_rl.replay import collected
 from replay_rl.replay import compose
 from replay_rl.replay import compose_groups
@@ -250,6 +251,7 @@ def bind(
   chosen: Mapping[str, choices.Choice],
   generate_fn: Callable,
   logprobs_fn: Callable,
+  pieces: in_flight.Pieces | None,
   hyper: state.Hyper,
 ) -> state.Functions:
   """Returns the functions of a run with the numbers of `hyper` bound.
@@ -259,6 +261,7 @@ def bind(
     chosen: result of `choose`.
     generate_fn: `sampler.generate`; this adds temperature, top_k and top_p.
     logprobs_fn: `scoring.token_logprobs`, to which this adds temperature.
+    pieces: of a generation, to whose `step` this adds the same; or None.
     hyper: numbers as `numbers` returns them, or arrays `[]`.
   """
 
@@ -268,6 +271,12 @@ def bind(
     return chosen[field].bind(hyper.get(field, {}), **offered)
 
   temperature = hyper['sampler']['temperature']
+  if pieces is not None:
+    sampling_of_run = {'top_k': config.sampler.top_k, 'top_p': None}
+    step = functools.partial(
+      pieces.step, **{**sampling_of_run, **hyper['sampler']}
+    )
+    pieces = pieces._replace(step=step)
   rates = dict(hyper['optimizer'])
   max_grad_norm = rates.pop('max_grad_norm')
   make_gate = bound('optimizer.gate')
@@ -276,6 +285,7 @@ def bind(
       generate_fn, top_k=config.sampler.top_k, **hyper['sampler']
     ),
     evaluate_fn=functools.partial(generate_fn, **hyper['evaluation']),
+    pieces=pieces,
     update=learner.UpdateFunctions(
       logprobs_fn=functools.partial(logprobs_fn, temperature=temperature),
       loss_fn=bound('loss.policy'),

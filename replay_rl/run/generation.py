@@ -10,7 +10,11 @@ import numpy as np
 
 from replay_rl import base
 from replay_rl import rng
-from replay_rl.lm import sampler
+from replay_rl.lm import arguments
+from replay_rl.lm import continuous
+from replay_rl.lm import decoding
+from replay_rl.lm import in_flight
+from replay_rl.lm import model
 from replay_rl.parallel import mesh
 from replay_rl.run import schedule
 from replay_rl.run import state
@@ -33,7 +37,34 @@ class Policy(NamedTuple):
   seed: base.Array
   first_rollout_id: base.Array
   hyper: state.Hyper
-  spans: sampler.Spans | None = None
+  spans: arguments.Spans | None = None
+
+
+class InFlight(NamedTuple):
+  """A generation in progress.
+
+  state: its responses.
+  steps: `[F, R]`, the tokens of those that were harvested.
+  """
+
+  state: continuous.State
+  steps: decoding.Step
+
+
+class Harvested(NamedTuple):
+  """Responses that the verifier can have, in S rows.
+
+  is_valid, rows: see `continuous.Harvest`.
+  responses: the tokens.
+  references: `[S]` int32, of their prompts, as a task in text has them.
+  is_last: `[]` bool, whether no response is in flight any more.
+  """
+
+  is_valid: base.Array
+  rows: base.Array
+  responses: decoding.Responses
+  references: base.Array
+  is_last: base.Array
 
 
 class Generation(NamedTuple):
@@ -50,7 +81,7 @@ class Generation(NamedTuple):
   token_versions: base.Array | None
 
 
-def policy(run: state.RunState, spans: sampler.Spans | None = None) -> Policy:
+def policy(run: state.RunState, spans: arguments.Spans | None = None) -> Policy:
   """Returns the learner's policy, the oldest published one, or all of them.
 
   Args:
@@ -72,7 +103,7 @@ def policy(run: state.RunState, spans: sampler.Spans | None = None) -> Policy:
 
 def spans_of(
   event: schedule.Generate, parts: state.Parts
-) -> sampler.Spans | None:
+) -> arguments.Spans | None:
   """Returns the spans of an event as int32 on the host, `[K]`; None if none.
 
   Raises:
@@ -109,7 +140,7 @@ def spans_of(
     ],
     np.int32,
   )
-  return sampler.Spans(*spans)
+  return arguments.Spans(*spans)
 
 
 def _check(event: schedule.Generate) -> None:
@@ -174,18 +205,113 @@ def generate(
   policy: Policy, prompts: base.Prompts, parts: state.Parts
 ) -> Generation:
   """Samples a group of responses to each prompt."""
-  rows = jnp.arange(parts.num_fresh, dtype=jnp.uint32)
-  rollout_id = policy.first_rollout_id + rows
-  groups = prompts
-  prompts = jax.tree.map(
-    lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), groups
-  )
-  prompts, rollout_id = mesh.split_rows((prompts, rollout_id))
-  rng_key = rng.stream_key(policy.seed, 'generate')
   generate_fn = parts.bind(policy.hyper).generate_fn
   if policy.spans is not None:
     generate_fn = functools.partial(generate_fn, spans=policy.spans)
-  completions = generate_fn(policy.params, rng_key, groups, rollout_id)
+  completions = generate_fn(
+    policy.params, _rng_key(policy), prompts, _rollout_id(policy, parts)
+  )
+  return _generation(policy, prompts, completions, parts)
+
+
+def one_set(policy: Policy, parts: state.Parts) -> Policy:
+  """Returns the policy with the weights of its only span, rounded.
+
+  Once for all pieces of a generation, which then collect and round nothing.
+  """
+  params = policy.params
+  if policy.spans is not None:
+    slot = policy.spans.slots[0]
+    params = jax.tree.map(lambda leaf: leaf[slot], params)
+  return policy._replace(params=model.rounded(parts.transformer, params))
+
+
+@jax.named_scope('generate')
+def begin(
+  policy: Policy, prompts: base.Prompts, parts: state.Parts
+) -> InFlight:
+  """Starts a generation in pieces; `policy` is what `one_set` returned."""
+  pieces = parts.bind(policy.hyper).pieces
+  assert pieces is not None
+  num_tokens = parts.shape.max_new_tokens
+  return InFlight(
+    pieces.init(policy.params, prompts, _rollout_id(policy, parts)),
+    mesh.split_rows(decoding.empty(parts.num_fresh, num_tokens)),
+  )
+
+
+@jax.named_scope('generate')
+def advance(
+  policy: Policy, prompts: base.Prompts, growing: InFlight, parts: state.Parts
+) -> tuple[InFlight, Harvested]:
+  """Draws the next tokens, and takes out the responses that end.
+
+  Where all have ended, it changes nothing.
+  """
+  pieces = parts.bind(policy.hyper).pieces
+  assert pieces is not None
+  stepped = pieces.step(policy.params, _rng_key(policy), growing.state)
+  continued, harvest = in_flight.harvest(stepped)
+  harvested = Harvested(
+    is_valid=harvest.is_valid,
+    rows=harvest.rows,
+    responses=pieces.responses(harvest.steps),
+    references=prompts.references[harvest.rows // parts.group_size],
+    is_last=in_flight.is_over(continued),
+  )
+  steps = in_flight.collect(growing.steps, harvest)
+  return InFlight(continued, steps), harvested
+
+
+def harvested_before(
+  policy: Policy, prompts: base.Prompts, growing: InFlight, parts: state.Parts
+) -> Harvested:
+  """Returns all responses that were harvested so far, in F rows."""
+  pieces = parts.bind(policy.hyper).pieces
+  assert pieces is not None
+  rows = jnp.arange(parts.num_fresh)
+  return Harvested(
+    is_valid=jnp.any(growing.steps.is_sampled, axis=1),
+    rows=rows,
+    responses=pieces.responses(growing.steps),
+    references=prompts.references[rows // parts.group_size],
+    is_last=in_flight.is_over(growing.state),
+  )
+
+
+@jax.named_scope('generate')
+def complete(
+  policy: Policy, prompts: base.Prompts, growing: InFlight, parts: state.Parts
+) -> Generation:
+  """Returns the generation, all of whose responses were harvested."""
+  pieces = parts.bind(policy.hyper).pieces
+  assert pieces is not None
+  completions = pieces.completions(prompts, growing.steps)
+  return _generation(policy, prompts, completions, parts)
+
+
+def _rng_key(policy: Policy) -> base.Array:
+  return rng.stream_key(policy.seed, 'generate')
+
+
+def _rollout_id(policy: Policy, parts: state.Parts) -> base.Array:
+  rows = jnp.arange(parts.num_fresh, dtype=jnp.uint32)
+  return mesh.split_rows(policy.first_rollout_id + rows)
+
+
+def _generation(
+  policy: Policy,
+  groups: base.Prompts,
+  completions: base.Completions,
+  parts: state.Parts,
+) -> Generation:
+  """Returns the responses to the prompts of groups, with what they are of."""
+  prompts = mesh.split_rows(
+    jax.tree.map(
+      lambda leaf: jnp.repeat(leaf, parts.group_size, axis=0), groups
+    )
+  )
+  rollout_id = _rollout_id(policy, parts)
   group_id = (rollout_id // jnp.uint32(parts.group_size)).astype(jnp.int32)
   version, token_versions = policy.version, None
   if policy.spans is not None:

@@ -17,6 +17,7 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events as events_lib
 from replay_rl.run import generation as generation_lib
+from replay_rl.run import judged_beside
 from replay_rl.run import metrics
 from replay_rl.run import placement
 from replay_rl.run import state
@@ -100,6 +101,13 @@ class Maker(NamedTuple):
     """Each device has the whole array, so that each process can read it."""
     return mesh_lib.whole(self.settings.mesh)
 
+  @property
+  def rows(self) -> jax.sharding.NamedSharding:
+    """The devices split the rows of each seed."""
+    return jax.sharding.NamedSharding(
+      self.settings.mesh, mesh_lib.spec((None, 'rows'))
+    )
+
   def program(
     self, function: Callable, out_shardings: Any = None, **options: Any
   ) -> Callable:
@@ -158,15 +166,14 @@ class Maker(NamedTuple):
     self,
     task: task_lib.Task | task_lib.TextTask | None,
     timed: Callable[[str, Callable], Callable],
+    watch: judged_beside.Watch,
   ) -> tuple[events_lib.Actions, dict[str, Callable]]:
     """Returns the actions of a cycle, and the programs that they call.
 
-    `timed` takes the name of an event and its function, and may time it.
+    `timed` takes the name of an event and its function, and may time it;
+    `watch` says whether to stop within a generation in pieces.
     """
-    parts, whole = self.parts, self.whole
-    rows = jax.sharding.NamedSharding(
-      self.settings.mesh, mesh_lib.spec((None, 'rows'))
-    )
+    parts, whole, rows = self.parts, self.whole, self.rows
     generate = self._on_sampler_mesh(
       functools.partial(generation_lib.generate, parts=parts),
       out_shardings=rows,
@@ -192,20 +199,31 @@ class Maker(NamedTuple):
     observe = self.program(
       functools.partial(metrics.of_buffer, num_bins=parts.histogram_bins)
     )
-    read_policy = self._policy()
+    of_run = self._policy()
     draw, judge = self._draw_and_judge(task)
+
+    def read(run, event):
+      return of_run(run, generation_lib.spans_of(event, parts)), draw(run)
+
     judge = timed(timing.JUDGE, judge)
+    if not isinstance(task, task_lib.Task):
+      judge = timed(timing.WAIT, judge)  # The devices wait for the host.
     sample = timed(
-      timing.GENERATE,
-      lambda run, event: generate(
-        read_policy(run, generation_lib.spans_of(event, parts)), draw(run)
-      ),
+      timing.GENERATE, lambda run, event: generate(*read(run, event))
     )
 
     def generate_and_judge(run, event):
       generation = sample(run, event)
       return generation, *judge(generation)
 
+    if parts.judges_beside:
+      assert not isinstance(task, task_lib.Task)
+      generate_and_judge = judged_beside.action(
+        *(read, self._pieces(), task),
+        num_rows=parts.num_fresh,
+        timed=timed,
+        watch=watch,
+      )
     return (
       events_lib.Actions(
         generate_and_judge,
@@ -216,6 +234,33 @@ class Maker(NamedTuple):
         lambda run: observe(run.buffer._replace(rollouts=None)),
       ),
       {'generate': generate, 'remember': remember, 'learn': learn},
+    )
+
+  def _pieces(self) -> judged_beside.PiecePrograms:
+    """Returns the programs of a generation in pieces."""
+    parts, settings = self.parts, self.settings
+    one_set, growing = judged_beside.places(
+      parts, settings.sampler_mesh or settings.mesh
+    )
+
+    def program(function, out_shardings, num_leading_axes=0, **options):
+      return self._on_sampler_mesh(
+        functools.partial(function, parts=parts),
+        out_shardings=out_shardings,
+        num_leading_axes=num_leading_axes,
+        **options,
+      )
+
+    return judged_beside.PiecePrograms(
+      one_set=program(
+        generation_lib.one_set, one_set, 1 if parts.num_spans else 0
+      ),
+      begin=program(generation_lib.begin, growing),
+      advance=program(
+        generation_lib.advance, (growing, self.whole), donate_argnums=2
+      ),
+      harvested_before=program(generation_lib.harvested_before, self.whole),
+      complete=program(generation_lib.complete, self.rows),
     )
 
   def _draw_and_judge(
@@ -301,9 +346,14 @@ class Maker(NamedTuple):
     return lambda run, spans: oldest(run)
 
   def _on_sampler_mesh(
-    self, function: Callable, *, out_shardings: Any, num_leading_axes: int
+    self,
+    function: Callable,
+    *,
+    out_shardings: Any,
+    num_leading_axes: int,
+    **options: Any,
   ) -> Callable:
-    """Returns a program of a policy and prompts, on the mesh of the sampler.
+    """Returns a program of a policy and more, on the mesh of the sampler.
 
     A learner splits its weights over `fsdp` to save memory. A sampler reads all
     weights for every token, so it splits them over `tensor` or not at all. If
@@ -311,13 +361,15 @@ class Maker(NamedTuple):
     them there, once for all tokens.
 
     Args:
-      function: of the policy and the prompts of one seed.
+      function: of the policy of one seed; or also of its prompts; or also of
+        what is on the mesh of the sampler.
       out_shardings: of its results, on the mesh of the run.
       num_leading_axes: of the weights of one seed, see `placement.of_params`.
+      **options: see `program`.
     """
     mesh = self.settings.sampler_mesh
     if mesh is None:
-      return self.program(function, out_shardings)
+      return self.program(function, out_shardings, **options)
     transformer = self.parts.transformer
     weights = placement.of_params(
       model.logical_axes(transformer), mesh, num_leading_axes=num_leading_axes
@@ -325,7 +377,8 @@ class Maker(NamedTuple):
     whole = mesh_lib.whole(mesh)
 
     @functools.wraps(getattr(function, 'func', function))
-    def there(policy, prompts):
+    def there(policy, *more):
+      prompts, others = more[:1], more[1:]
       with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         places = jax.tree.map(lambda _: whole, policy)._replace(params=weights)
         params = model.rounded(transformer, policy.params)
@@ -333,6 +386,6 @@ class Maker(NamedTuple):
           (policy._replace(params=params), prompts),
           (places, jax.tree.map(lambda _: whole, prompts)),
         )
-        return function(policy, prompts)
+        return function(policy, *prompts, *others)
 
-    return self.program(there, out_shardings)
+    return self.program(there, out_shardings, **options)

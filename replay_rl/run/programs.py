@@ -13,6 +13,7 @@ from replay_rl.lm import model
 from replay_rl.parallel import mesh as mesh_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events as events_lib
+from replay_rl.run import judged_beside
 from replay_rl.run import maker
 from replay_rl.run import placement
 from replay_rl.run import samples as samples_lib
@@ -35,6 +36,8 @@ class Programs(NamedTuple):
   is_finite: run -> `[S]` bool, see `evaluation.is_finite`.
   seconds: () -> seconds by event since the last call, of all seeds together; {}
     if the events are not timed.
+  watch: says whether to stop within a generation that is judged beside;
+    `cycle` then raises `judged_beside.Interrupted`.
   jitted: the compiled functions that the first four call, by name: 'init',
     'samples', 'evaluate', and either 'cycle' or 'generate', 'remember' and
     'learn'.
@@ -48,6 +51,7 @@ class Programs(NamedTuple):
   samples: Callable[[state.RunState], samples_lib.Shown]
   is_finite: Callable[[state.RunState], base.Array]
   seconds: Callable[[], dict[str, float]]
+  watch: judged_beside.Watch
   jitted: Mapping[str, Any]
 
 
@@ -76,7 +80,7 @@ def build(
   )
   jitted = {'init': make.init(), 'samples': make.program(read)}
   evaluate, jitted['evaluate'] = make.evaluate(task)
-  stopwatch = timing.Stopwatch()
+  stopwatch, watch = timing.Stopwatch(), judged_beside.Watch()
   is_whole = (
     settings.sampler_mesh is None
     and settings.buffer_memory == 'device'
@@ -87,7 +91,9 @@ def build(
     cycle = jitted['cycle'] = make.cycle(task)
   else:
     actions, separate = make.actions(
-      task, stopwatch.timed if settings.time_events else lambda _, call: call
+      task,
+      stopwatch.timed if settings.time_events else lambda _, call: call,
+      watch,
     )
     jitted |= separate
     cycle = functools.partial(events_lib.cycle, actions=actions)
@@ -105,6 +111,7 @@ def build(
     samples=jitted['samples'],
     is_finite=lambda run: is_finite(run.learner, run.hyper),
     seconds=stopwatch.read,
+    watch=watch,
     jitted=jitted,
   )
 
@@ -135,7 +142,8 @@ def separate_events(
     parts, task, settings: see `build`.
   """
   make = maker.Maker(parts, settings, _shardings(parts, settings))
-  return make.actions(task, lambda _, call: call)[0]
+  watch = judged_beside.Watch()
+  return make.actions(task, lambda _, call: call, watch)[0]
 
 
 def _shardings(parts: state.Parts, settings: maker.Settings) -> state.RunState:

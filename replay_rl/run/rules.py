@@ -173,6 +173,8 @@ def _check_task(config: config_lib.Config) -> None:
       f'warm_start.num_steps = {steps}: must be 0 where model.checkpoint = '
       f'{config.model.checkpoint!r}'
     )
+  if text is not None and text.judge_every is not None:
+    _check_beside(text.judge_every, config.sampler)
   num_distinct = config.sampler.num_distinct_prompts
   if text is not None and num_distinct is not None:
     raise ValueError(
@@ -185,6 +187,16 @@ def _check_task(config: config_lib.Config) -> None:
     raise ValueError(
       f'evaluation.{name} = {getattr(evaluation, name)}: must be '
       f'{0 if evaluation.every else None} where text.evaluation_problems = None'
+    )
+
+
+def _check_beside(judge_every: int, sampler: config_lib.Sampler) -> None:
+  num_fresh = sampler.num_prompts * sampler.group_size
+  if sampler.num_slots is None or sampler.num_slots >= num_fresh:
+    raise ValueError(
+      f'text.judge_every = {judge_every}: must be None where '
+      f'sampler.num_slots = {sampler.num_slots}; only in fewer slots than the '
+      f'{num_fresh} responses do some end before others begin'
     )
 
 

@@ -17,6 +17,7 @@ from replay_rl.run import checkpoint
 from replay_rl.run import config as config_lib
 from replay_rl.run import evaluation
 from replay_rl.run import events
+from replay_rl.run import judged_beside
 from replay_rl.run import logs
 from replay_rl.run import profiling
 from replay_rl.run import programs as programs_lib
@@ -36,6 +37,8 @@ class Session(NamedTuple):
   mesh: the devices; it has to be JAX's current mesh during the iterations.
   programs: the compiled programs.
   checkpoints: of the folder.
+  stopped: where a run is saved that stops within a generation; None if it only
+    stops between cycles.
   restored: where the run begins.
   """
 
@@ -46,6 +49,7 @@ class Session(NamedTuple):
   mesh: jax.sharding.Mesh
   programs: programs_lib.Programs
   checkpoints: checkpoint.Checkpoints
+  stopped: checkpoint.Checkpoints | None
   restored: checkpoint.Restored
 
 
@@ -93,6 +97,11 @@ def run(
   loop = iterations(session, received, stop_after=stop_after)
   programs = session.programs
   tracer = profiling.Tracer(profile, session.workdir)
+  if session.stopped is not None:
+    # A folder without a checkpoint would count as one that was not begun.
+    programs.watch.is_to_stop = lambda: bool(
+      received and session.checkpoints.steps()
+    )
   with contextlib.closing(loop), tracer:
     cycled = None
     while True:
@@ -101,7 +110,11 @@ def run(
       except StopIteration as ended:
         return ended.value
       tracer.begin(asked.iteration)
-      run, measured = programs.cycle(asked.run, asked.events)
+      try:
+        run, measured = programs.cycle(asked.run, asked.events)
+      except judged_beside.Interrupted as interrupted:
+        loop.throw(interrupted)
+        raise  # Which it did.
       cycled = Cycled(run, measured, programs.seconds(), 0.0)
 
 
@@ -156,7 +169,13 @@ def iterations(
         logs.say(f'{workdir}: stop ended it after {iteration} iterations')
         break
       started = time.perf_counter()
-      cycled = yield Asked(iteration, run, experiment.schedule(iteration))
+      try:
+        cycled = yield Asked(iteration, run, experiment.schedule(iteration))
+      except judged_beside.Interrupted as interrupted:
+        _save_stopped(session, interrupted.run, log)
+        number = stopping.first_signal(received)
+        assert number is not None
+        raise SystemExit(128 + number) from None
       run, measured = cycled.run, cycled.measured
       lines = logs.lines(run, measured, experiment.parts.transformer, config.mu)
       of_events = timing.fields(cycled.seconds_of_events, progress, lines)
@@ -189,7 +208,21 @@ def iterations(
         checkpoints.wait()
         raise SystemExit(128 + number)
     checkpoints.wait()
+    if session.stopped is not None:
+      session.stopped.clear()  # It was before the last checkpoint.
   return run
+
+
+def _save_stopped(
+  session: Session, run: state.RunState, log: logs.Log | None
+) -> None:
+  """Saves a run that stops within a generation."""
+  assert session.stopped is not None
+  session.checkpoints.wait()
+  # Of the same iteration, if it has stopped there before.
+  session.stopped.clear()
+  session.stopped.save(run, {} if log is None else log.marks())
+  session.stopped.wait()
 
 
 def _span(session: Session, stop_after: int | None) -> tuple[int, int]:

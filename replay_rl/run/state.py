@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from replay_rl import base
 from replay_rl.lm import architecture
+from replay_rl.lm import in_flight
 from replay_rl.replay import buffer as buffer_lib
 from replay_rl.run import learner as learner_lib
 from replay_rl.run import ledger as ledger_lib
@@ -22,7 +23,7 @@ from replay_rl.tasks import task as task_lib
 
 # (params, rng_key, prompts [P], rollout_id [P x G]) -> G responses per prompt,
 # side by side. With a keyword `spans`, the params have a leading axis, see
-# `sampler.Spans`.
+# `arguments.Spans`.
 GenerateFn = Callable[..., base.Completions]
 # Field of the config -> name of the constant -> value
 Hyper = Mapping[str, Mapping[str, base.Scalar]]
@@ -74,6 +75,8 @@ class RunState(NamedTuple):
   learner: the learner.
   buffer: the replay buffer.
   ledger: counters of generated and trained rollouts and tokens.
+  in_flight: a `generation.InFlight` where the run was stopped within a
+    generation; None between cycles.
   """
 
   seed: base.Array
@@ -84,6 +87,7 @@ class RunState(NamedTuple):
   learner: base.LearnerState
   buffer: base.BufferState
   ledger: ledger_lib.Ledger
+  in_flight: base.PyTree | None
 
 
 class Functions(NamedTuple):
@@ -91,6 +95,7 @@ class Functions(NamedTuple):
 
   generate_fn: samples with the settings of the config.
   evaluate_fn: samples with those of its evaluation.
+  pieces: of `generate_fn`, where the host judges beside it; else None.
   update: the functions of an update.
   advantage_fn: compares the rewards of a group.
   compose_fn: makes the batch of an update.
@@ -104,6 +109,7 @@ class Functions(NamedTuple):
 
   generate_fn: GenerateFn
   evaluate_fn: GenerateFn
+  pieces: in_flight.Pieces | None
   update: learner_lib.UpdateFunctions
   advantage_fn: base.AdvantageFn
   compose_fn: base.ComposeFn
@@ -134,6 +140,7 @@ class Parts(NamedTuple):
     the learner.
   num_spans: most weights that sample one response; 0 if the schedule has no
     spans, and then one.
+  judges_beside: whether the host judges responses while others are written.
   microbatch_rows: most rows of an update whose activations are in memory at a
     time; None for all. Of packed rows, most sequences; None for 1.
   packed_tokens: columns of a sequence of packed rows; None does not pack.
@@ -159,6 +166,7 @@ class Parts(NamedTuple):
   num_rows: int
   num_publications: int
   num_spans: int
+  judges_beside: bool
   microbatch_rows: int | None
   packed_tokens: int | None
   loss_reads: frozenset[str]
@@ -233,6 +241,7 @@ def init(
       num_prompts=parts.num_known_prompts,
     ),
     ledger=ledger_lib.init(),
+    in_flight=None,
   )
 
 

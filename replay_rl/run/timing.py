@@ -15,6 +15,9 @@ from replay_rl.run import budget
 
 GENERATE, JUDGE, REMEMBER = 'generate', 'judge', 'remember'
 LEARN, PUBLISH = 'learn', 'publish'
+# From the last token of a generation to the last verdict, in which the devices
+# wait for a verifier on the host.
+WAIT = 'wait'
 
 
 class Stopwatch:
@@ -30,7 +33,10 @@ class Stopwatch:
     self._seconds: dict[str, float] = {}
 
   def timed(self, name: str, function: Callable) -> Callable:
-    """Returns the function, whose calls add to the seconds of a name."""
+    """Returns the function, whose calls add to the seconds of a name.
+
+    Threads may call functions of different names at the same time.
+    """
 
     def call(*args):
       started = self._clock()

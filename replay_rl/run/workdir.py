@@ -19,7 +19,10 @@ from replay_rl.provenance import sources
 CONFIG = 'config.json'
 # Sections of the config that may change when a run resumes, because they change
 # its results only by rounding, or not at all.
-_MAY_CHANGE = ('mesh.', 'cache_dir', 'stop', 'text.num_workers')
+_MAY_CHANGE = (
+  *('mesh.', 'cache_dir', 'stop'),
+  *('text.num_workers', 'text.judge_every'),
+)
 # Those of them, and of the limits, that do not change a result in any case.
 _EXACT = (
   *('num_iterations', 'stop', 'cache_dir', 'text.num_workers'),

@@ -277,5 +277,10 @@ def _cell(
       allow_memory=False,
       make_programs=programs.make,
     )
+    if session.restored.run.in_flight is not None:
+      raise ValueError(
+        f'workdir = {str(folder)!r}: must be continued without --lockstep, '
+        'because it stopped within a generation'
+      )
     yield from session_lib.iterations(session, received, stop_after=None)
   planning.mark_finished(cell, folder)

@@ -40,6 +40,7 @@ def text_config(**changes) -> config_lib.Config:
     answer_timeout=1.0,
     memory_limit=2**31,
     max_answer_chars=10,
+    judge_every=None,
     reward_fn=None,
   )
   return tiny.config(

@@ -9,6 +9,7 @@ import numpy as np
 from absl.testing import parameterized
 
 from replay_rl import base
+from replay_rl.lm import arguments
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import continuous
 from replay_rl.lm import decoding
@@ -38,7 +39,9 @@ def _respond(config=_QWEN3, **options):
   )
 
 
-def _timetable(lengths, num_slots, num_parts=1, vmapped=None, longest=4):
+def _timetable(
+  lengths, num_slots, num_parts=1, vmapped=None, longest=4, chunk=None
+):
   """Returns the responses that get a token at each step, tokens, and columns.
 
   Args:
@@ -47,6 +50,7 @@ def _timetable(lengths, num_slots, num_parts=1, vmapped=None, longest=4):
     num_parts: of the mesh.
     vmapped: lengths of several runs, in place of `lengths`.
     longest: R.
+    chunk: steps between two harvests; None for `decode`.
   """
   config = dataclasses.replace(_QWEN3, d_model=1)
   num_rows = len(lengths)
@@ -80,15 +84,29 @@ def _timetable(lengths, num_slots, num_parts=1, vmapped=None, longest=4):
       -1.0 - jnp.arange(num_rows, dtype=jnp.float32)[:, None],
       cache_lib.init(config, batch_size=num_rows, num_columns=2),
     )
-    return continuous.decode(
-      config,
-      prefix,
-      jnp.arange(num_rows, dtype=jnp.uint32),
-      read_fn=read,
-      draw_fn=functools.partial(draw, lengths),
-      num_slots=num_slots,
-      max_new_tokens=longest,
-    )
+    ids = jnp.arange(num_rows, dtype=jnp.uint32)
+    sizes = {'num_slots': num_slots, 'max_new_tokens': longest}
+    functions = {
+      'read_fn': read,
+      'draw_fn': functools.partial(draw, lengths),
+    }
+    if chunk is None:
+      return continuous.decode(config, prefix, ids, **functions, **sizes)
+
+    def advance(carry):
+      state, steps = carry
+      state = continuous.step(state, **functions, chunk=chunk)
+      state, harvested = continuous.harvest(state)
+      return state, continuous.collect(steps, harvested)
+
+    return jax.lax.while_loop(
+      lambda carry: ~continuous.is_over(carry[0]),
+      advance,
+      (
+        continuous.init(config, prefix, ids, **sizes),
+        decoding.empty(num_rows, longest),
+      ),
+    )[1]
 
   decode = jax.jit(jax.vmap(decode) if vmapped else decode)
   arguments = jnp.array(vmapped or lengths)
@@ -144,6 +162,17 @@ class TimetableTest(parameterized.TestCase):
     ticks, steps, _ = _timetable(lengths, 32)
     self.assertEqual(ticks[1], [1, *most, 32])
     self._check(steps, lengths)
+
+  @parameterized.parameters(1, 2, 3)
+  def test_the_chunk_changes_neither_timetable_nor_columns(self, chunk):
+    # With 32 slots, one that is free waits for a second one.
+    lengths = [1, 2] + 30 * [4] + [1, 1]
+    for slots, of_rows in ((2, [3, 1, 2, 1, 1, 4, 1]), (32, lengths)):
+      ticks, steps, columns = _timetable(of_rows, slots, chunk=chunk)
+      expected_ticks, _, expected_columns = _timetable(of_rows, slots)
+      self.assertEqual(ticks, expected_ticks)
+      self.assertEqual(columns, expected_columns)
+      self._check(steps, of_rows)
 
   def test_each_part_of_a_mesh_has_its_own_queue(self):
     # Responses 0 to 3, and 4 to 7, in one slot each.
@@ -292,7 +321,7 @@ class ContinuousTest(parameterized.TestCase):
         max_new_tokens=_R,
         eos_ids=(1, 4),
         num_slots=5,
-        spans=sampler.Spans(slots, np.int32(first_tokens)),
+        spans=arguments.Spans(slots, np.int32(first_tokens)),
       )
 
     np.testing.assert_array_equal(respond(0).tokens, _respond().tokens)

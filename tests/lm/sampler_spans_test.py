@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
 
+from replay_rl.lm import arguments
 from replay_rl.lm import cache as cache_lib
 from replay_rl.lm import model
 from replay_rl.lm import sampler
@@ -26,7 +27,7 @@ def _ring(num_kept):
 
 def _spans(*pairs):
   slots, first_tokens = zip(*pairs, strict=True)
-  return sampler.Spans(np.int32(slots), np.int32(first_tokens))
+  return arguments.Spans(np.int32(slots), np.int32(first_tokens))
 
 
 def _respond(params, spans=None, **options):

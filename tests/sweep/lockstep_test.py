@@ -200,6 +200,15 @@ class RunTest(train_test.TrainTestCase):
 
 
 class SettingsTest(train_test.TrainTestCase):
+  def test_a_cell_that_stopped_within_a_generation_is_refused(self):
+    work = _work(make_cells()[:1], self.workdir('sweep'))
+    session = mock.MagicMock()  # Whose state has a generation.
+    with mock.patch.object(train, 'opened', return_value=session):
+      (ended,) = lockstep.run(work, num_cells=1)
+    self.assertRegex(
+      ended.error, "sweep/.*': must be continued without --lockstep, because"
+    )
+
   def test_what_gains_nothing_is_refused(self):
     out = self.workdir('none')
     cells = make_cells()

@@ -56,7 +56,7 @@ def prompts_and_judge(
   ) -> tuple[np.ndarray, base.Metrics]:
     assert task is not None
     judgement = _judge(task, completions, references)
-    return judgement.rewards, _measure(judgement, task.statuses)
+    return judgement.rewards, measure(judgement, task.statuses)
 
   return draw, judge
 
@@ -131,24 +131,54 @@ def _judge(
       references,
     )
   )
-  shape = responses.shape[:2]
-  # A sum over processes needs int32: the bits of the reward, whether the answer
-  # is right, and the number of the status.
-  verdicts = np.zeros((3, shape[0], completions.lengths.shape[1]), np.int32)
+  verdicts = no_verdicts(*completions.lengths.shape)
   with processes.together('the verifier'):
     if len(rows):
-      judgement = task.judge_fn(
+      found = verify(
+        task,
         responses.reshape(-1, responses.shape[2]),
         *(vector.reshape(-1) for vector in vectors),
       )
-      numbers = {status: number for number, status in enumerate(task.statuses)}
-      fields = (
-        judgement.rewards.view(np.int32),
-        judgement.is_correct,
-        [numbers[status] for status in judgement.statuses.tolist()],
-      )
-      for whole, field in zip(verdicts, fields, strict=True):
-        whole[:, rows] = np.reshape(field, shape)
+      verdicts[:, :, rows] = found.reshape(3, *responses.shape[:2])
+  return together(task, verdicts)
+
+
+def no_verdicts(num_seeds: int, num_rows: int) -> np.ndarray:
+  """Returns room for the verdicts `[3, S, F]` of `verify`."""
+  return np.zeros((3, num_seeds, num_rows), np.int32)
+
+
+def verify(task: task_lib.TextTask, *responses: np.ndarray) -> np.ndarray:
+  """Returns the verdicts on B responses as numbers, `[3, B]` int32.
+
+  A sum over processes needs int32: the bits of the reward, whether the answer
+  is right, and the number of the status.
+
+  Args:
+    task: the task.
+    *responses: what its `judge_fn` takes.
+  """
+  judgement = task.judge_fn(*responses)
+  numbers = {status: number for number, status in enumerate(task.statuses)}
+  return np.array(
+    [
+      judgement.rewards.view(np.int32),
+      judgement.is_correct,
+      [numbers[status] for status in judgement.statuses.tolist()],
+    ],
+    np.int32,
+  )
+
+
+def together(
+  task: task_lib.TextTask, verdicts: np.ndarray
+) -> task_lib.Judgement:
+  """Returns what all processes found, `[S, F]`; all processes must call it.
+
+  Args:
+    task: the task.
+    verdicts: `[3, S, F]` of this process, 0 where another one judges.
+  """
   rewards, is_correct, statuses = processes.total(verdicts)
   return task_lib.Judgement(
     rewards=rewards.view(np.float32),
@@ -191,9 +221,10 @@ def _share(
   return np.concatenate(rows), own_rows
 
 
-def _measure(
+def measure(
   judgement: task_lib.Judgement, statuses: tuple[str, ...]
 ) -> base.Metrics:
+  """Returns the metrics of a judgement, `[S]` each."""
   return {'accuracy': jnp.mean(judgement.is_correct, axis=1)} | {
     f'verifier/{status}': jnp.asarray(
       np.sum(judgement.statuses == status, axis=1)

@@ -26,6 +26,7 @@ def _reward(*arguments):
 
 def _make(folder, **changes):
   settings = dataclasses.asdict(tiny_text.settings(folder))
+  del settings['judge_every']  # Of the run.
   fixed = {'shaping_fn': _reward, 'num_evaluation_prompts': None}
   return text_task.make(**{**fixed, **settings, **changes})
 
