@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import pathlib
 
 from absl.testing import absltest
@@ -63,6 +64,10 @@ class ImportsTest(absltest.TestCase):
       name: _imported(module) for name, module in cls.modules.items()
     }
 
+  def test_every_module_can_be_imported(self):
+    for name in self.modules:
+      importlib.import_module(f'replay_rl.{name}')
+
   def test_modules_import_modules_of_the_package(self):
     for name, imported in self.imports.items():
       self.assertContainsSubset(imported, self.modules, name)
@@ -94,7 +99,7 @@ class ImportsTest(absltest.TestCase):
     self.assertContainsSubset({'run.programs', 'base'}, reached)
     self.assertEqual(
       {name for name in reached if name.startswith('fit.')},
-      {'fit.machine', 'fit.memory', 'fit.working_memory'},
+      {'fit.advice', 'fit.machine', 'fit.memory', 'fit.working_memory'},
     )
 
   def test_public_classes_of_the_package_have_names_of_their_own(self):
