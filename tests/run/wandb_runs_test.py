@@ -182,9 +182,7 @@ class WandbRunsTest(train_test.TrainTestCase):
 
   def test_a_run_that_ended_early_continues_with_every_step_once(self):
     workdir = self.workdir()
-    config = tiny.config(
-      logging__writers=OFFLINE, num_seeds=2, checkpoint__every=2
-    )
+    config = tiny.config(logging__writers=OFFLINE, checkpoint__every=2)
 
     def fail(run, *_):
       if int(run.clock.iteration[0]) == 3:
@@ -196,11 +194,11 @@ class WandbRunsTest(train_test.TrainTestCase):
     ):
       train.train(config, workdir)
     # Three iterations were written, and the checkpoint is after the second.
-    self.assertLen(train_test.read_lines(workdir), 6)
+    self.assertLen(train_test.read_lines(workdir), 3)
     identity = (workdir / 'wandb/id').read_text()
     train.train(config, workdir)
     found = read(workdir)
-    self.assertEqual(list(found), [0, 1])
+    self.assertEqual(list(found), [0])
     self.assertEqual(found[0][0].run_id, f'{identity}-seed0')
     for line in train_test.read_lines(workdir):
       _, steps = found[line['seed']]
