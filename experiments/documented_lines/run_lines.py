@@ -4,7 +4,8 @@
 
 It copies each line from its page as a reader would, with continuation lines,
 and gives it to bash in a clone of HEAD, whose `.venv` the lines of README.md
-make. What ran is kept in results.json: the same command again runs the rest.
+make. Files that a page asks to save are saved. What ran is kept in
+results.json: the same command again runs the rest.
 """
 
 import argparse
@@ -90,6 +91,12 @@ def lines_of(page: str, text: str) -> Iterator[Line]:
     before = ''
 
 
+def files_of(text: str) -> dict[str, str]:
+  """Returns the files that a page asks its reader to save, by name."""
+  blocks = r'[Ss]ave (?:it|this) as `([\w.]+)`:\n\n```python\n(.*?)```'
+  return dict(re.findall(blocks, text, re.DOTALL))
+
+
 def reason(text: str) -> str | None:
   """Returns why a line is left out; None if it runs."""
   for pattern, why in LEFT_OUT:
@@ -166,6 +173,8 @@ def main() -> None:
   for page in PAGES:
     # Every page expects the environment of README.md.
     state = [] if page == PAGES[0] else environment[:1]
+    for name, content in files_of((folder / page).read_text()).items():
+      (folder / name).write_text(content)
     for line in lines:
       if line.page != page or reason(line.text):
         continue
