@@ -15,22 +15,25 @@ version_of() {
   "$@" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
 
-# The tests of one Python, in a shell of its own so that the first error ends it.
-try() {
+# Makes the environment of one Python, in a shell of its own so that the first
+# error ends it.
+install() {
   set -euo pipefail
-  local python=.venv-$1/bin/python
   VENV=.venv-$1 PYTHON=python$1 install_extras math
   # The extra `test` has much that these tests do not need.
-  "$python" -m pip install --quiet --disable-pip-version-check \
+  ".venv-$1/bin/python" -m pip install --quiet --disable-pip-version-check \
     --constraint constraints.txt pytest hypothesis
-  "$python" -m pytest -q tests/imports_test.py tests/replay/buffer_test.py \
-    tests/train_test.py::ConfigsTest::test_every_config_runs_through_main1
 }
 
+tests=(
+  tests/imports_test.py
+  tests/replay/buffer_test.py
+  tests/train_test.py::ConfigsTest::test_every_config_runs_through_main1
+)
 export JAX_PLATFORMS=cpu
 export PIP_NO_COMPILE=1  # Python compiles the few modules that it imports.
 tried=$(version_of .venv/bin/python || true)
-passed='' failed='' missing=''
+passed='' failed='' missing='' running=''
 versions=$(sed -n "s/.*'Programming Language :: Python :: \(3\.[0-9]*\)'.*/\1/p" setup.py)
 for version in $versions; do
   [ "$version" != "$tried" ] || continue
@@ -41,11 +44,25 @@ for version in $versions; do
     continue
   fi
   say "Python $version"
-  # Under `if`, the first error would not end `try`.
+  # Under `if`, the first error would not end `install`.
   set +e
-  (try "$version")
+  (install "$version")
   status=$?
   set -e
+  if [ "$status" -ne 0 ]; then
+    failed+=" $version"
+    continue
+  fi
+  # They run while the next environment is made.
+  ".venv-$version/bin/python" -m pytest -q "${tests[@]}" \
+    >".venv-$version/tests.log" 2>&1 &
+  running+=" $version:$!"
+done
+for each in $running; do
+  version=${each%:*} status=0
+  wait "${each#*:}" || status=$?
+  say "Tests with Python $version"
+  cat ".venv-$version/tests.log"
   if [ "$status" -eq 0 ]; then passed+=" $version"; else failed+=" $version"; fi
 done
 say "Other Pythons: passed:${passed:- none}; failed:${failed:- none}; not found:${missing:- none}"

@@ -88,7 +88,7 @@ class InstallExtrasTest(EnvironmentTestCase):
 class OtherPythonsTest(EnvironmentTestCase):
   def ending(self):
     # Only stand-ins, so that no other Python of this machine is found.
-    for tool in ('bash', 'sed', 'touch', 'mkdir', 'cp', 'dirname'):
+    for tool in ('bash', 'cat', 'sed', 'touch', 'mkdir', 'cp', 'dirname'):
       path = shutil.which(tool)
       assert path is not None
       (self.root / 'bin').mkdir(exist_ok=True)
@@ -110,6 +110,16 @@ class OtherPythonsTest(EnvironmentTestCase):
     self.python('3.11', path='.venv/bin/python')
     self.python('3.12', status=1)
     self.python('3.13')
+    self.assertEqual(
+      self.ending(),
+      (1, '== Other Pythons: passed: 3.13; failed: 3.12; not found: none'),
+    )
+
+  def test_an_environment_that_cannot_be_made_is_a_failure(self):
+    self.python('3.11', path='.venv/bin/python')
+    self.python('3.12')
+    self.python('3.13')
+    (self.root / '.venv-3.12').touch()
     self.assertEqual(
       self.ending(),
       (1, '== Other Pythons: passed: 3.13; failed: 3.12; not found: none'),
