@@ -47,7 +47,7 @@ LEFT_OUT = (
   ),
   (r'mkdocs serve', 'does not end'),
   (r'test\.sh|other_pythons', 'runs for every change, see .ci/run'),
-  (r'\[[\w,-]*(?:bench|parity)|benchmarks/iteration', 'installs torch'),
+  (r'\[[\w,-]*(?:bench|parity)|python benchmarks/', 'installs torch'),
   (r'964eb22|num_seeds=16', 'is for another commit'),
   (
     r'headline|addition\.py|tune|edges/|many_processes|kill_resume|nightly',
