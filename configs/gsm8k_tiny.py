@@ -65,7 +65,7 @@ def get_config() -> config_lib.Config:
     age_buckets=(1, 2, 4),
     age_grad_norms=False,
     time_events=False,
-    tensorboard=False,
+    writers=None,
     samples_every=1,
     num_samples=4,
   )

@@ -63,6 +63,7 @@ from replay_rl.run import state
 from replay_rl.run import stopped as stopped_lib
 from replay_rl.run import stopping
 from replay_rl.run import workdir as workdir_lib
+from replay_rl.run import writers
 from replay_rl.tasks import task as task_lib
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -301,6 +302,7 @@ def opened(
       *(workdir, run, restored, stack),
       in_flight=in_flight,
       check_files=check_files,
+      upload=upload,
     )
     if restored is None:
       logs.check_unstarted(
@@ -350,8 +352,8 @@ def ending(config: config_lib.Config, workdir: str) -> str:
     f'python -m replay_rl.report {folder} --out={report}',
     f'python -m replay_rl.inspect {folder}{seed}',
   ]
-  if config.logging.tensorboard and not paths.is_address(workdir):
-    lines.append(f'tensorboard --logdir={folder}/tensorboard')
+  if writers.is_tensorboard(config) and not paths.is_address(workdir):
+    lines.append(f'tensorboard --logdir={folder}/{writers.BOARD}')
   return '\n  '.join(lines)
 
 

@@ -24,15 +24,15 @@ if [ -n "$data" ]; then
   cases+=',rollouts in text'
 fi
 say "Kills"
-.venv/bin/python experiments/edges/kills.py --cases="$cases"
+"$VENV/bin/python" experiments/edges/kills.py --cases="$cases"
 say "Kills of a sweep"
-PYTHONPATH=. .venv/bin/python experiments/replay_study/kill_sweep.py
+PYTHONPATH=. "$VENV/bin/python" experiments/replay_study/kill_sweep.py
 say "Saves"
-.venv/bin/python experiments/edges/many_saves.py --saves=5000
+"$VENV/bin/python" experiments/edges/many_saves.py --saves=5000
 say "Random configs"
-PYTHONPATH=. .venv/bin/python experiments/edges/fuzz.py --configs=2000
+PYTHONPATH=. "$VENV/bin/python" experiments/edges/fuzz.py --configs=2000
 if [ -n "$data" ]; then
   say "Answers"
-  .venv/bin/python experiments/verifier/hostile.py
-  .venv/bin/python experiments/verifier/verifier.py --data="$data"
+  "$VENV/bin/python" experiments/verifier/hostile.py
+  "$VENV/bin/python" experiments/verifier/verifier.py --data="$data"
 fi

@@ -24,12 +24,12 @@ install_extras
 folders=()
 for arm in ${arms//,/ }; do
   say "Training the arm $arm"
-  .venv/bin/python -m replay_rl.train --config="configs/quickstart.py:$arm" \
+  "$VENV/bin/python" -m replay_rl.train --config="configs/quickstart.py:$arm" \
     --workdir="$out/$arm" ${flags[@]+"${flags[@]}"}
   folders+=("$out/$arm")
 done
 say "Writing the report"
-.venv/bin/python -m replay_rl.report "${folders[@]}" --out="$out/report" \
+"$VENV/bin/python" -m replay_rl.report "${folders[@]}" --out="$out/report" \
   --thresholds=0.5,0.7,0.8
 say "A demonstration: experiments/replay_study has more seeds, and intervals"
 say "Done. Open $out/report/index.html"

@@ -28,16 +28,16 @@ done
 export JAX_PLATFORMS=cpu
 install_extras "$extras"
 say "Lint"
-.venv/bin/ruff check .
-.venv/bin/ruff format --check .
+"$VENV/bin/ruff" check .
+"$VENV/bin/ruff" format --check .
 say "Types"
-.venv/bin/pyright --warnings
+"$VENV/bin/pyright" --warnings
 say "Documentation"
 # A link that leads nowhere, or a docstring that cannot be read, is an error.
-NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+NO_MKDOCS_2_WARNING=1 "$VENV/bin/mkdocs" build --strict
 say "Tests"
 # A process per core, up to 8 of about 3 GB; an idle one takes over tests.
-.venv/bin/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
+"$VENV/bin/python" -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
   "${ignored[@]}" "$@"
 case $extras in
   *parity*) ;;

@@ -194,11 +194,15 @@ train() {
   require_flags max-crashes
   require_count max-crashes
   require_training "$@"
-  local command
+  local command argument workdir=''
+  for argument in "$@"; do
+    case $argument in --workdir=?*) workdir=${argument#--workdir=} ;; esac
+  done
   command="$unless_running; cd replay_rl || exit 1; "
   # Without TPUs a run ends, and does not train on the processor.
   command+="JAX_PLATFORMS=tpu,cpu nohup setsid bash scripts/restart.sh"
   command+=" --max-crashes=$flag_max_crashes --pid-file=../replay_rl.pid"
+  command+=" $(quoted "--progress-file=$workdir/timing.jsonl")"
   command+=" -- .venv/bin/python -m replay_rl.train $(quoted "${many_hosts[@]}" "$@")"
   command+=" >>../replay_rl.log 2>&1 </dev/null & echo 'started; its log is ~/replay_rl.log'"
   on_workers all "$command"

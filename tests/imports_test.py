@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import pathlib
 
 from absl.testing import absltest
@@ -63,6 +64,10 @@ class ImportsTest(absltest.TestCase):
     cls.imports = {
       name: _imported(module) for name, module in cls.modules.items()
     }
+
+  def test_every_module_can_be_imported(self):
+    for name in self.modules:
+      importlib.import_module(f'replay_rl.{name}')
 
   def test_modules_import_modules_of_the_package(self):
     for name, imported in self.imports.items():

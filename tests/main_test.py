@@ -179,7 +179,7 @@ class MainTest(absltest.TestCase):
 
 class EndingTest(absltest.TestCase):
   def test_a_training_ends_with_the_commands_that_look_further(self):
-    config = tiny.config(num_seeds=2, seed=3, logging__tensorboard=True)
+    config = tiny.config(num_seeds=2, seed=3, logging__writers='tensorboard()')
     self.assertEqual(
       train.ending(config, 'a b').splitlines()[1:],
       [

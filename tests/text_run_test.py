@@ -119,6 +119,7 @@ class TextRunTest(absltest.TestCase):
         *(workdir, run, restored, contextlib.ExitStack()),
         in_flight=None,
         check_files=lambda marks: None,
+        upload=None,
       )
 
     with self.assertRaisesRegex(

@@ -120,7 +120,7 @@ def config(cache_dir: str = CACHE, **changes) -> config_lib.Config:
       age_buckets=None,
       age_grad_norms=False,
       time_events=False,
-      tensorboard=False,
+      writers=None,
       samples_every=0,
       num_samples=4,
     ),

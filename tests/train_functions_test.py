@@ -154,7 +154,7 @@ class ReadmeTest(train_test.TrainTestCase):
       'config.num_iterations = config.num_seeds = 1\n'
       'config.evaluation.every = 0\n'
       'config.model.num_layers = 1\n'
-      'config.logging.tensorboard = False\n'
+      'config.logging.writers = None\n'
       'config.warm_start.num_steps = 0\n',
     )
     self.assertNotEqual(script, example)

@@ -26,7 +26,7 @@ _SMALL = {
   'evaluation.every_cost': None,
   'stop': None,
   'logging.samples_every': 2,
-  'logging.tensorboard': False,
+  'logging.writers': None,
 }
 _REUSE = {'replay.capacity': 512, 'replay.batch_size': 128}
 _SHARDED = {'data': 2, 'fsdp': 4, 'tensor': 1}

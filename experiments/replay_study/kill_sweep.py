@@ -49,7 +49,7 @@ def get_cells() -> list[cells.Cell]:
       'replay.capacity': 32,
       'evaluation.every': 0,
       'evaluation.every_cost': 1000.0,
-      'logging.tensorboard': False,
+      'logging.writers': None,
       'logging.samples_every': 0,
       'checkpoint.every': 3,
     },

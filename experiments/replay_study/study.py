@@ -61,7 +61,7 @@ def base(
       'evaluation.every_cost': quantum,
       'evaluation.num_prompts': 256,
       'evaluation.num_samples': 1,
-      'logging.tensorboard': False,
+      'logging.writers': None,
       'logging.samples_every': 0,
       'checkpoint.every': 100,
       'checkpoint.keep': 1,

@@ -226,7 +226,9 @@ class Logging:
   # that timing.jsonl says how long each took, and mu. Programs of their own may
   # round otherwise than the cycle as one program.
   time_events: bool
-  tensorboard: bool  # Also write TensorBoard files.
+  # Who else gets the scalars: functions of run.writers, joined by +. None:
+  # nobody.
+  writers: OptionalStr
   samples_every: Natural  # Iterations between samples as text; 0 writes none.
   num_samples: Count  # Largest number of rollouts to write each time.
 

@@ -12,12 +12,15 @@ from replay_rl.run import config as config_lib
 from replay_rl.run import fork
 from replay_rl.run import logs
 from replay_rl.run import profiling
+from replay_rl.run import wandb_runs
 from replay_rl.run import workdir as workdir_lib
+from replay_rl.run import writers
 
 # Folder for what a run left that ended before its first checkpoint.
 UNBEGUN = 'unbegun'
 _FILES = (
-  *(logs.METRICS, logs.TIMING, logs.SAMPLES, logs.BOARD),
+  *(logs.METRICS, logs.TIMING, logs.SAMPLES),
+  *(writers.BOARD, wandb_runs.FOLDER),
   *('checkpoints', profiling.FOLDER),
   workdir_lib.CONFIG,  # The last: without it, the rest would stay.
 )

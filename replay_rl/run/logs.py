@@ -1,10 +1,11 @@
-"""Writes the log of a run: JSON Lines, TensorBoard, a progress line."""
+"""Writes the log of a run: JSON Lines, a progress line, other writers."""
 
 import contextlib
 import dataclasses
 import math
 import pathlib
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ import rich.progress
 
 from replay_rl import json_files
 from replay_rl.disk import durable
-from replay_rl.disk import event_file
 from replay_rl.disk import line_file
 from replay_rl.lm import architecture
 from replay_rl.parallel import processes
@@ -26,6 +26,7 @@ from replay_rl.run import events
 from replay_rl.run import ledger
 from replay_rl.run import metrics
 from replay_rl.run import state
+from replay_rl.run import writers as writers_lib
 
 
 def say(text: str) -> None:
@@ -80,7 +81,6 @@ def lines(
 
 
 METRICS, TIMING, SAMPLES = 'metrics.jsonl', 'timing.jsonl', 'samples.jsonl'
-BOARD = 'tensorboard'  # Folder.
 
 
 @dataclasses.dataclass
@@ -88,12 +88,12 @@ class Log:
   """The files and the progress line of a run, from iteration `first` on.
 
   files: by their names: METRICS, TIMING and perhaps SAMPLES.
-  board: None without TensorBoard.
+  writers: who else gets the metrics.
   name: of the run, for the progress line.
   """
 
   files: Mapping[str, line_file.LineFile]
-  board: event_file.EventFile | None
+  writers: Sequence[writers_lib.Writer]
   progress: rich.progress.Progress
   name: str
   first: int
@@ -119,8 +119,8 @@ class Log:
     iteration = lines[0]['iteration']
     for line in lines:
       self.files[METRICS].write(**line)
-      if self.board is not None:
-        self.board.write(**line, seconds=time.time())
+      for writer in self.writers:
+        writer.write(**line, seconds=time.time())
     self.files[TIMING].write(
       iteration=iteration, seconds=seconds, process=self.first, **of_events
     )
@@ -220,7 +220,7 @@ def open_all(
   num_iterations: int,
   iteration: int,
   marks: Mapping[str, line_file.Mark],
-  tensorboard: bool,
+  open_writers: Callable[[], Sequence[writers_lib.Writer]],
   samples: bool,
 ) -> Iterator[Log]:
   """Opens the log of a run.
@@ -235,7 +235,7 @@ def open_all(
     num_iterations: of the whole run.
     iteration: the next iteration that the run does.
     marks: where the files of a resumed run go on; {} for a new run.
-    tensorboard: whether to write TensorBoard files too.
+    open_writers: opens who else gets the metrics, once the files are open.
     samples: whether to open a file for samples.
 
   Raises:
@@ -262,9 +262,7 @@ def open_all(
       )
       for name in names
     }
-    board = None
-    if tensorboard:
-      board = opened(event_file.EventFile(folder / BOARD, iteration))
+    others = [opened(writer) for writer in open_writers()]
     progress = stack.enter_context(rich.progress.Progress(*columns))
     progress.add_task(
       f'{name}: compiling',
@@ -274,4 +272,4 @@ def open_all(
       tokens=0,
       rate=0.0,
     )
-    yield Log(files, board, progress, name, iteration)
+    yield Log(files, others, progress, name, iteration)

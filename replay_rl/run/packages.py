@@ -6,6 +6,7 @@ from typing import NamedTuple
 from replay_rl import installed
 from replay_rl.run import config as config_lib
 from replay_rl.run import rules
+from replay_rl.run import writers
 
 
 class Need(NamedTuple):
@@ -36,10 +37,16 @@ _TEXT = {
 _CHECKPOINT = {'safetensors': 'safetensors'}
 NEEDS = (
   Need(
-    'logging.tensorboard',
-    lambda config: config.logging.tensorboard,
+    'logging.writers',
+    writers.is_tensorboard,
     {'tensorboardX': 'tensorboardX'},
     'pip install tensorboardX',
+  ),
+  Need(
+    'logging.writers',
+    writers.is_wandb,
+    {'wandb': 'wandb'},
+    "pip install -e '.[wandb]'",
   ),
   Need('task', lambda config: config.text is not None, _TEXT, _MATH),
   Need(

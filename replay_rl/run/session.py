@@ -1,6 +1,7 @@
 """A run that is open, and the iterations that bring it to its end."""
 
 import contextlib
+import functools
 import pathlib
 import time
 from collections.abc import Collection
@@ -25,6 +26,7 @@ from replay_rl.run import samples
 from replay_rl.run import state
 from replay_rl.run import stopping
 from replay_rl.run import timing
+from replay_rl.run import writers
 from replay_rl.tasks import task as task_lib
 
 
@@ -157,7 +159,15 @@ def iterations(
             num_iterations=config.num_iterations,
             iteration=first,
             marks=marks,
-            tensorboard=config.logging.tensorboard,
+            open_writers=functools.partial(
+              writers.make(config),
+              writers.Opening(
+                folder=workdir,
+                config=config,
+                iteration=first,
+                read=functools.partial(logs.read, workdir),
+              ),
+            ),
             samples=config.logging.samples_every > 0,
           )
         )

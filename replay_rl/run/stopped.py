@@ -22,6 +22,7 @@ def restore(
   *,
   in_flight: base.PyTree | None,
   check_files: Callable[[checkpoint.Marks], None],
+  upload: Callable[[int, checkpoint.Marks], None] | None,
 ) -> tuple[checkpoint.Checkpoints | None, checkpoint.Restored | None]:
   """Returns where to save such a run, and where the run begins.
 
@@ -33,6 +34,7 @@ def restore(
     in_flight: shapes of the generation in progress, with shardings; None if the
       run stops only between cycles.
     check_files: see `checkpoint.Checkpoints.restore_latest`.
+    upload: see `checkpoint.Checkpoints`.
 
   Raises:
     ValueError: the run was stopped within a generation, and cannot go on there.
@@ -49,7 +51,7 @@ def restore(
       )
     return None, restored
   saved = stack.enter_context(
-    contextlib.closing(checkpoint.Checkpoints(folder, keep=1))
+    contextlib.closing(checkpoint.Checkpoints(folder, keep=1, upload=upload))
   )
   if restored is None or max(saved.steps(), default=-1) < newest:
     saved.clear()

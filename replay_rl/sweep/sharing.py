@@ -18,7 +18,7 @@ from replay_rl.run import functions
 _OUTSIDE = (
   *('name', 'seed', 'num_iterations', 'stop', 'mu', 'cache_dir', 'schedule'),
   *('sampler.weight_lag', 'replay.updates_per_iteration', 'warm_start.'),
-  *('evaluation.every', 'logging.tensorboard', 'logging.samples_every'),
+  *('evaluation.every', 'logging.writers', 'logging.samples_every'),
   *('checkpoint.', 'model.checkpoint'),
 )
 

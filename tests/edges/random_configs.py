@@ -98,6 +98,9 @@ def _values(
     allowed = _calls(kinds[path])
   elif path == 'model.compute_dtype':
     allowed = st.sampled_from(('float32', 'bfloat16', 'int8'))
+  elif path == 'logging.writers':
+    # Weights & Biases would write outside of the folder.
+    allowed = st.sampled_from((None, 'tensorboard()', 'tensorboard'))
   elif path == 'mesh.buffer_memory':
     allowed = st.sampled_from(config_lib.BUFFER_MEMORIES)
   elif path.startswith('mesh.'):

@@ -223,7 +223,7 @@ class DiskTest(train_test.TrainTestCase):
       warnings.catch_warnings(record=True) as caught,
     ):
       warnings.simplefilter('always')
-      train.train(tiny.config(logging__tensorboard=True), workdir)
+      train.train(tiny.config(logging__writers='tensorboard()'), workdir)
     messages = [str(x.message) for x in caught]
     self.assertTrue(any('No space left' in x for x in messages), messages)
     self.assertTrue(any('lack 4 lines' in x for x in messages), messages)

@@ -48,7 +48,7 @@ class NamesTest(train_test.TrainTestCase):
     else:
       (workdir / name).write_text('')
     with self.assertRaisesRegex(ValueError, f"= '{workdir / name}': must be"):
-      train.train(tiny.config(logging__tensorboard=True), workdir)
+      train.train(tiny.config(logging__writers='tensorboard()'), workdir)
 
 
 class UnbegunTest(train_test.TrainTestCase):

@@ -75,15 +75,29 @@ sys.exit(int(status))
 _KUBECTL = _RECORD + "(here / 'manifest').write_text(sys.stdin.read())\n"
 
 # A stand-in for the training. It records how it was called, and ends with the
-# next status of the list; if this is `wait`, it ends with 143 on SIGTERM.
+# next status of the list; if this is `wait`, it ends with 143 on SIGTERM. After
+# a status may stand how many lines of timing.jsonl it keeps and then adds.
 TRAINING = """\
 #!/usr/bin/env bash
 printf '%s\\0' "$JAX_PLATFORMS" "$@" >>"$HOME/trainings"
 printf '\\n' >>"$HOME/trainings"
 echo 'one line of the training'
-status=$(head -n 1 "$HOME/statuses")
+read -r status keep add <"$HOME/statuses"
 tail -n +2 "$HOME/statuses" >"$HOME/rest"
 mv "$HOME/rest" "$HOME/statuses"
+workdir=.
+for argument in "$@"; do
+  case $argument in --workdir=*) workdir=${argument#--workdir=} ;; esac
+done
+if [ -n "$keep" ]; then
+  log=$workdir/timing.jsonl
+  touch "$log"
+  kept=$(head -n "$keep" "$log")
+  {
+    [ -z "$kept" ] || echo "$kept"
+    for _ in $(seq "$add"); do echo "{\"seconds\": $RANDOM.$$}"; done
+  } >"$log"
+fi
 if [ "$status" = wait ]; then
   trap 'echo saved; exit 143' TERM
   touch "$HOME/waits"

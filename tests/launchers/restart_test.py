@@ -23,7 +23,10 @@ class RestartTest(parameterized.TestCase):
   def start(self, statuses, *flags, arguments=('a',)):
     (self.home / 'statuses').write_text('\n'.join(statuses) + '\n')
     process = subprocess.Popen(
-      ['bash', SCRIPT, *flags, '--', './train', *arguments],
+      [
+        *['bash', SCRIPT, '--progress-file=timing.jsonl', *flags],
+        *['--', './train', *arguments],
+      ],
       cwd=self.home,
       env={
         'HOME': str(self.home),
@@ -46,10 +49,15 @@ class RestartTest(parameterized.TestCase):
   @parameterized.parameters(
     (['0'], 0, 0, 1),
     (['143', '143', '143', '0'], 0, 0, 4),
-    (['1', '0'], 0, 1, 1),
-    (['1', '134', '7'], 2, 7, 3),
-    (['1', '143', '0'], 1, 0, 3),
-    (['143', '1', '143', '2'], 1, 2, 4),
+    # After an iteration as many crashes as allowed, in a row.
+    (['1 0 1', '0'], 0, 1, 1),
+    (['1 0 1', '134', '7'], 2, 7, 3),
+    (['1 0 1', '143', '0'], 1, 0, 3),
+    (['143 0 1', '1', '143', '2'], 1, 2, 4),
+    # A line more than ever before is progress, and the same lines are not.
+    (['1 0 1', '1 1 1', '1 2 1', '0'], 1, 0, 4),
+    (['1 0 3', '1 2 1', '1 2 1', '0'], 2, 1, 3),
+    (['1 0 3', '1 2 1', '1 2 2', '1 2 1', '0'], 2, 0, 5),
   )
   def test_it_starts_again_on_143_and_on_as_many_crashes_as_allowed(
     self, statuses, max_crashes, status, starts
@@ -59,6 +67,30 @@ class RestartTest(parameterized.TestCase):
     self.assertEqual(process.returncode, status, output)
     self.assertLen(fakes.trainings(self.home), starts)
     self.assertEqual(output.count('starts: ./train a'), starts)
+
+  @parameterized.parameters(
+    # Nothing was done, neither now nor before.
+    (None, ['1', '0'], 1),
+    # A start that continues cuts off lines before it computes.
+    (3, ['1', '0'], 1),
+    (3, ['137 2 0', '0'], 1),
+    (3, ['143 2 0', '1', '0'], 2),
+    # It did the third iteration once more, or a fourth.
+    (3, ['1 2 1', '0'], None),
+    (3, ['1 3 1', '0'], None),
+  )
+  def test_a_crash_before_the_first_iteration_is_the_end(
+    self, lines, statuses, starts
+  ):
+    if lines is not None:
+      text = ''.join(f'{{"seconds": {i}}}\n' for i in range(lines))
+      (self.home / 'timing.jsonl').write_text(text)
+    process = self.start(statuses, '--max-crashes=5', '--delay=0')
+    output, _ = process.communicate(timeout=20)
+    self.assertLen(fakes.trainings(self.home), starts or len(statuses))
+    self.assertEqual('before the first iteration' in output, bool(starts))
+    last = int(statuses[starts - 1].split()[0]) if starts else 0
+    self.assertEqual(process.returncode, last)
 
   def test_arguments_arrive_as_they_were_given(self):
     arguments = ['a b', "it's", '', '$HOME `x`', '*', "{'data': -1}"]
@@ -100,10 +132,17 @@ class RestartTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ([], 'error: --max-crashes: must be given'),
+    (
+      ['--max-crashes=1', '--progress-file='],
+      'error: --progress-file: must be given',
+    ),
     (['--max-crashes=-1'], '--max-crashes = -1: must be a whole number'),
     (['--max-crashes=1', '--delay=1m'], '--delay = 1m: must be a whole number'),
     (['--max-crashes'], '--max-crashes: must have a value'),
-    (['--crashes=1'], 'must be one of --max-crashes --delay --pid-file\n'),
+    (
+      ['--crashes=1'],
+      'must be one of --max-crashes --progress-file --delay --pid-file\n',
+    ),
   )
   def test_wrong_flags_are_named(self, flags, message):
     process = self.start(['0'], *flags)

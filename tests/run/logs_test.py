@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from absl.testing import absltest
 
+from replay_rl.disk import event_file
 from replay_rl.run import events
 from replay_rl.run import ledger
 from replay_rl.run import logs
@@ -104,7 +105,7 @@ class LogTest(absltest.TestCase):
       num_iterations=1,
       iteration=0,
       marks={},
-      tensorboard=True,
+      open_writers=lambda: [event_file.EventFile(folder / 'tensorboard', 0)],
       samples=True,
     ) as log:
       lines = [
@@ -147,7 +148,7 @@ class LogTest(absltest.TestCase):
         num_iterations=1,
         iteration=0,
         marks={},
-        tensorboard=False,
+        open_writers=list,
         samples=False,
       ),
     ):

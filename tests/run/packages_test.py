@@ -30,7 +30,8 @@ class PackagesTest(parameterized.TestCase):
     for modules, message in (
       (
         ['tensorboardX', 'grain'],
-        'logging.tensorboard = True: must have the packages tensorboardX; '
+        "logging.writers = 'tensorboard()': must have the packages "
+        'tensorboardX; '
         'pip install tensorboardX',
       ),
       (
@@ -67,10 +68,10 @@ class PackagesTest(parameterized.TestCase):
       )
 
   def test_a_wrong_field_is_told_before_a_missing_package(self):
-    config = tiny.config(logging__tensorboard='yes')
+    config = tiny.config(logging__writers='yes')
     with (
       _without('tensorboardX'),
-      self.assertRaisesRegex(ValueError, "^logging.tensorboard = 'yes': "),
+      self.assertRaisesRegex(ValueError, "^logging.writers = 'yes': "),
     ):
       packages.check(config)
 
@@ -105,7 +106,7 @@ class PackagesTest(parameterized.TestCase):
   @parameterized.parameters('train', 'sweep')
   def test_nothing_is_built_or_written_without_them(self, program):
     folder = pathlib.Path(self.create_tempdir().full_path) / 'run'
-    config = tiny.config(logging__tensorboard=True)
+    config = tiny.config(logging__writers='tensorboard()')
     with (
       _without('tensorboardX'),
       mock.patch('replay_rl.run.build.task', side_effect=AssertionError),

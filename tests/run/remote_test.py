@@ -201,7 +201,7 @@ class RemoteTest(parameterized.TestCase):
       train.train(tiny.config(), self.folder / 'x', staging=staging)
 
   def test_the_end_names_programs_that_read_the_address(self):
-    text = train.ending(tiny.config(logging__tensorboard=True), _ADDRESS)
+    text = train.ending(tiny.config(logging__writers='tensorboard()'), _ADDRESS)
     self.assertEqual(
       text.splitlines()[1:],
       [

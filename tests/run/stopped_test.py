@@ -47,7 +47,20 @@ class RestoreTest(absltest.TestCase):
       *(self.workdir, _run(0), found, self.stack),
       in_flight=in_flight,
       check_files=lambda marks: None,
+      upload=None,
     )
+
+  def test_it_is_copied_as_a_checkpoint_is(self):
+    uploads = []
+    saved, _ = stopped.restore(
+      *(self.workdir, _run(0), checkpoint.Restored(_run(2), {}), self.stack),
+      in_flight=jax.device_put(jnp.zeros(3)),
+      check_files=lambda marks: None,
+      upload=lambda iteration, marks: uploads.append((iteration, marks)),
+    )
+    saved.save(_run(2, jnp.ones(3)), {})
+    saved.wait()
+    self.assertEqual(uploads, [(2, {})])
 
   def test_it_goes_on_where_it_stopped_if_that_is_later(self):
     like = jax.device_put(jnp.zeros(3))
