@@ -25,7 +25,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
   experiments = ['experiments/README.md', 'benchmarks/README.md']
   experiments += sorted(
     str(path.relative_to(ROOT))
-    for path in (ROOT / 'experiments').glob('*/README.md')
+    for path in (ROOT / 'experiments').glob('*/*.md')
   )
   reference = [{part: f'{_REFERENCE}/{part}.md'} for part in parts()]
   assert config.nav is not None  # mkdocs.yml has one.
