@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What is too slow for every change: kills, many saves, random configs, answers.
+# What is too slow for every change: other Pythons, kills, many saves, random
+# configs, answers.
 #
 # Usage: bash scripts/nightly.sh [--data=FOLDER]
 #   --data=FOLDER  with gsm8k and its answers; then also kills during rollouts
@@ -23,6 +24,8 @@ cases='start-up,warm start,writing,last iteration,two processes'
 if [ -n "$data" ]; then
   cases+=',rollouts in text'
 fi
+say "Other Pythons"
+bash scripts/other_pythons.sh
 say "Kills"
 "$VENV/bin/python" experiments/edges/kills.py --cases="$cases"
 say "Kills of a sweep"

@@ -2,9 +2,8 @@
 # Lint, types, the tests and the documentation site.
 #
 # Usage: bash scripts/test.sh [--every] [--parity] [--tpu] [PYTEST ARGUMENT ...]
-#   --every   also four long tests of sweeps (in lockstep, and on Ray with a
-#             worker that is killed), and a run of each method of
-#             configs/methods.py
+#   --every   also twelve long tests (_LONG of tests/conftest.py), and a run of
+#             each method of configs/methods.py
 #   --parity  also the comparison with transformers and trl, which installs torch (6 GB)
 #   --tpu     also what the TPU compiler says, which installs libtpu (no TPU is used)
 set -euo pipefail
@@ -48,5 +47,5 @@ case $extras in
   *) say "Left out: tests of the TPU compiler; run bash scripts/test.sh --tpu" ;;
 esac
 if [[ ${REPLAY_RL_EVERY_TEST:-} != 1 ]]; then
-  say "Left out: four long tests of sweeps, and runs of some methods; run bash scripts/test.sh --every"
+  say "Left out: twelve long tests, and runs of some methods; run bash scripts/test.sh --every"
 fi

@@ -69,6 +69,17 @@ _LONG = (
   'continue',
   'lockstep_test.py::RunTest::test_together_they_differ_by_rounding_alone',
   'lockstep_test.py::RunTest::test_times_add_up',
+  'jobs_test.py::JobsTest::test_a_job_of_slurm_runs_its_cells',
+  'train_test.py::ResumeTest::test_a_continued_run_is_in_memory_once',
+  'tensorstore_memory_test.py::HoldFlatTest::test_nothing_stays_in_memory',
+  'asynchronous_test.py::RunTest::test_a_task_in_text_has_them_too',
+  'asynchronous_test.py::RunTest::test_seeds_and_meshes_have_the_same_versions_'
+  'and_nearly_the_same_run',
+  'compile_check_test.py::MainTest::test_no_program_of_a_tpu_moves_a_buffer_'
+  'that_is_on_the_host',
+  'judged_beside_test.py::JudgedBesideTest::test_a_sampler_with_its_own_mesh',
+  'main_test.py::InstalledTest::test_a_config_of_the_package_trains_outside_of_'
+  'the_checkout',
 )
 
 

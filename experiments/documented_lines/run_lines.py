@@ -46,7 +46,8 @@ LEFT_OUT = (
     'needs data or weights that are downloaded',
   ),
   (r'mkdocs serve', 'does not end'),
-  (r'test\.sh|other_pythons', 'runs for every change, see .ci/run'),
+  (r'test\.sh', 'runs for every change, see .ci/run'),
+  (r'other_pythons', 'runs every night, see scripts/nightly.sh'),
   (r'\[[\w,-]*(?:bench|parity)|python benchmarks/', 'installs torch'),
   (r'964eb22|num_seeds=16', 'is for another commit'),
   (

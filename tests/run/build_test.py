@@ -49,6 +49,7 @@ class ExperimentTest(parameterized.TestCase):
         'microbatch_rows': 2,
         'histogram_bins': 4,
         'age_grad_norms': True,
+        'judges_beside': False,
       },
     )
     self.assertEqual(parts.num_fresh, 16)

@@ -88,10 +88,9 @@ class JudgedBesideTest(parameterized.TestCase):
     generation, rewards, _ = actual
     self.assertGreater(len(np.unique(generation.completions.lengths)), 2)
     self.assertBetween(np.mean(rewards == 1.0), 0.1, 0.9)
-    # Some before others, and each once.
+    # Each once; in how many pieces depends on how fast the other threads are.
     sizes = [len(references) for *_, references in calls]
     self.assertEqual(sum(sizes), rewards.size)
-    self.assertGreater(len(sizes), 1)
 
   def test_a_sampler_with_its_own_mesh(self):
     on_mesh = {
